@@ -1,0 +1,253 @@
+//! Control messages: between the front and one stage, directly or passed on by the stages between.
+
+use crate::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, RowDtype, SeqId, StageIndex, StageTiming, Token, Verdict};
+
+/// A message on its way to a stage. A stage that is not `to` passes it on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToStage {
+    /// Whom it is for.
+    pub to: StageIndex,
+    /// The line it belongs to; a stage drops a hint of another generation.
+    pub generation: Generation,
+    /// The message.
+    pub command: Command,
+}
+
+/// A message on its way to the front.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToFront {
+    /// Who speaks.
+    pub from: StageIndex,
+    /// The line it belongs to; the front drops a report of another generation.
+    pub generation: Generation,
+    /// The message.
+    pub report: Report,
+}
+
+/// What the front asks of a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Take this place in a line: load the layers and link to the next stage.
+    Assign(Box<Assign>),
+    /// Leave the line: free everything and wait empty.
+    Release,
+    /// Something that saves work, and changes nothing else.
+    Hint(Hint),
+}
+
+/// A stage's place in a line. It names a model by identity; no path ever comes from a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assign {
+    /// The stage's own place.
+    pub index: StageIndex,
+    /// Stages in the line; the last one samples.
+    pub n_stages: u16,
+    /// Which model.
+    pub model: ModelId,
+    /// Which of its layers.
+    pub layers: LayerRange,
+    /// Layers of the whole model.
+    pub n_layers: u32,
+    /// Positions per sequence.
+    pub context: u32,
+    /// Sequences at once.
+    pub n_slots: u16,
+    /// Rows in one engine call at most.
+    pub max_rows: u32,
+    /// How hidden rows travel.
+    pub row_dtype: RowDtype,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Whether results must not depend on batch shape.
+    pub exact: bool,
+    /// The only node whose rows the stage accepts (the front itself for the first stage).
+    pub upstream: NodeId,
+    /// Where the rows go; none for the tail.
+    pub downstream: Option<Downstream>,
+}
+
+/// The next stage of the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Downstream {
+    /// `host:port`.
+    pub address: String,
+    /// The node expected there.
+    pub node: NodeId,
+}
+
+/// Storage of keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// Half precision.
+    #[default]
+    F16,
+    /// 8-bit blocks.
+    Q8_0,
+    /// 4-bit blocks.
+    Q4_0,
+}
+
+/// Out of band, monotone and idempotent: it never creates or frees state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// Windows of the sequence older than `epoch` need not be computed.
+    Advance {
+        /// Whose windows.
+        seq: SeqId,
+        /// The oldest epoch worth computing.
+        epoch: Epoch,
+    },
+    /// Nothing of the sequence need be computed any more; its `Close` is on the way.
+    Drop {
+        /// Which one.
+        seq: SeqId,
+    },
+}
+
+/// What a stage tells the front.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// How far an assignment has come.
+    State(StageState),
+    /// From the tail: a window was checked.
+    Verdict(Box<Verdict>),
+    /// From the tail: a chunk passed through the whole line.
+    Progress(Progress),
+    /// From the tail: the sequence's `Close` passed through the whole line, its memory is free everywhere.
+    Closed(SeqId),
+    /// Something contradicted what the stage holds, or the engine refused.
+    Fault(Fault),
+}
+
+/// Where a stage stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StageState {
+    /// Waits for an assignment.
+    Idle,
+    /// Finds, cuts or loads its layers.
+    Loading {
+        /// Share done, 0 to 1000.
+        permille: u16,
+        /// What it is doing, for people.
+        what: String,
+    },
+    /// Loaded; waits for the next stage to answer.
+    Linking,
+    /// Loaded and linked.
+    Ready {
+        /// Floats in a hidden row.
+        row_width: u32,
+        /// Bytes of weights in memory.
+        weight_bytes: u64,
+        /// Bytes of keys and values in memory.
+        kv_bytes: u64,
+    },
+    /// Cannot do what it was asked, and why.
+    Failed {
+        /// For people: one sentence.
+        reason: String,
+    },
+}
+
+/// A chunk of a prompt passed through the whole line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Whose prompt.
+    pub seq: SeqId,
+    /// The first position not computed yet.
+    pub next: Position,
+    /// What each stage measured on the chunk, stage 0 first.
+    pub timings: Vec<StageTiming>,
+}
+
+/// A sequence that cannot go on; it is poisoned and only its `Close` is heard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// Which sequence; none if the whole stage is concerned.
+    pub seq: Option<SeqId>,
+    /// What happened.
+    pub kind: FaultKind,
+}
+
+/// What may go wrong on a stage.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FaultKind {
+    /// A window of the current epoch that is not live: a bug in one of the two, never a race.
+    #[error("window at {base} starts with token {token}, expected token {expected_token} at {expected}")]
+    Diverged {
+        /// The window's base.
+        base: Position,
+        /// Its first token.
+        token: Token,
+        /// The position that the tail expects next.
+        expected: Position,
+        /// The token that it holds for it.
+        expected_token: Token,
+    },
+    /// A frame starts beyond what was computed.
+    #[error("frame starts at {base} but only positions below {next} are computed")]
+    Gap {
+        /// Where the frame starts.
+        base: Position,
+        /// The first position not computed.
+        next: Position,
+    },
+    /// A rewind further back than the model's memory allows.
+    #[error("cannot rewind to {base}: positions below {oldest} are final")]
+    Rewind {
+        /// Where the frame starts.
+        base: Position,
+        /// The oldest position that can still be computed again.
+        oldest: Position,
+    },
+    /// A frame for a sequence that is not open here.
+    #[error("sequence is not open")]
+    UnknownSequence,
+    /// `Open` for a sequence that is open already.
+    #[error("sequence is open already")]
+    AlreadyOpen,
+    /// More positions than the sequence's context holds.
+    #[error("position {end} exceeds the context of {context}")]
+    ContextFull {
+        /// One past the last position asked for.
+        end: Position,
+        /// Positions per sequence.
+        context: u32,
+    },
+    /// More sequences waiting than the front may have open.
+    #[error("more than {limit} sequences")]
+    TooManySequences {
+        /// The limit.
+        limit: u32,
+    },
+    /// Rows and tokens disagree, or the rows have the wrong width or dtype.
+    #[error("hidden rows do not fit the frame: {reason}")]
+    BadRows {
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// The engine refused or failed.
+    #[error("engine: {reason}")]
+    Engine {
+        /// Its reason.
+        reason: String,
+    },
+    /// The sampler's parameters are not usable with this model.
+    #[error("sampler: {reason}")]
+    Sampler {
+        /// Its reason.
+        reason: String,
+    },
+    /// The next stage was lost.
+    #[error("link to the next stage: {reason}")]
+    Link {
+        /// What the link said.
+        reason: String,
+    },
+    /// A kind of work that this build does not do.
+    #[error("{what} is not supported")]
+    Unsupported {
+        /// The kind of work.
+        what: String,
+    },
+}

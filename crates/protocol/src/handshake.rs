@@ -1,0 +1,92 @@
+//! The first message on every link, each way. TLS has authenticated the peer before it is read.
+
+use crate::{Generation, ModelId, RowDtype, StageIndex};
+
+/// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// From the side that dialled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u16,
+    /// Engine build and CPU variant, so that a mixed line can be told from a uniform one.
+    pub build: String,
+    /// What the link is for.
+    pub role: LinkRole,
+}
+
+/// What a link is for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LinkRole {
+    /// [`crate::ToStage`] one way, [`crate::ToFront`] the other.
+    Control,
+    /// Work frames, towards the tail.
+    Rows(RowsHello),
+}
+
+/// What the sender of rows believes; every difference is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowsHello {
+    /// The line's generation.
+    pub generation: Generation,
+    /// The receiving stage's place.
+    pub to: StageIndex,
+    /// Which model.
+    pub model: ModelId,
+    /// The first layer that the receiver computes.
+    pub layer: u32,
+    /// Floats in a hidden row; 0 for frames from the front, which carry none.
+    pub row_width: u32,
+    /// How rows travel.
+    pub row_dtype: RowDtype,
+    /// Positions per sequence.
+    pub context: u32,
+}
+
+/// The answer to [`Hello`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum HelloReply {
+    /// Go on.
+    Accept {
+        /// Engine build and CPU variant of the answering side.
+        build: String,
+    },
+    /// The link is closed after this message.
+    Refuse(RefuseReason),
+}
+
+/// Why a link was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefuseReason {
+    /// Different builds of Paceline.
+    #[error("protocol version {theirs} does not match {ours}: run the same Paceline on both machines")]
+    Version {
+        /// Of the refusing side.
+        ours: u16,
+        /// Of the refused side.
+        theirs: u16,
+    },
+    /// Another front is using the stage.
+    #[error("the stage already serves another front")]
+    Busy,
+    /// Rows for a stage that has no place in a line yet, or not in this generation.
+    #[error("no assignment in generation {generation}")]
+    NotAssigned {
+        /// The generation asked for.
+        generation: Generation,
+    },
+    /// Rows from a node that the front did not name.
+    #[error("rows are accepted only from the node that the front named")]
+    WrongPeer,
+    /// One field of [`RowsHello`] differs.
+    #[error("{field}: sender has {theirs}, stage has {ours}")]
+    Mismatch {
+        /// Which one.
+        field: String,
+        /// The stage's value.
+        ours: String,
+        /// The sender's value.
+        theirs: String,
+    },
+}

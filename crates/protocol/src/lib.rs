@@ -1,0 +1,28 @@
+//! The words that a line's front and stages exchange: ids, work frames, control messages, limits, and their byte form.
+//!
+//! Owns: the meaning and the encoding of every message, the limits on what a peer may claim, the dtype of hidden
+//! rows on the wire, and the position-keyed noise that makes sampling independent of how a token came to be computed.
+//! Does not know: sockets, runtimes, JSON, llama.cpp, HTTP, or what any one crate does with a message.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod control;
+mod handshake;
+mod ids;
+pub mod limits;
+pub mod noise;
+mod rows;
+mod sampling;
+mod work;
+
+pub use codec::{DecodeError, Wire};
+pub use control::{
+    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, Progress, Report, StageState, ToFront, ToStage,
+};
+pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
+pub use ids::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, SeqId, StageIndex, Token, WindowId};
+pub use rows::{RowDtype, RowError, Rows};
+pub use sampling::{DryParams, Mirostat, SamplerParams, XtcParams};
+pub use work::{
+    Chunk, Close, End, Fork, Frame, Open, Park, StageTiming, TokenLogprobs, Verdict, Window, Work,
+};

@@ -1,0 +1,24 @@
+//! Upper bounds on what a message may hold. A peer that exceeds one is refused, never served partly.
+
+/// Tokens in one sequence. The longest contexts in use are 10 M; 16 M leaves room and keeps positions far from `u32::MAX`.
+pub const MAX_CONTEXT: u32 = 1 << 24;
+/// Rows in one chunk or window: above any sensible micro-batch (llama.cpp defaults to 512), small enough to bound a frame.
+pub const MAX_ROWS: u32 = 4096;
+/// Floats in one hidden row. The widest published models have 16,384; twice that leaves room.
+pub const MAX_ROW_WIDTH: u32 = 32_768;
+/// Bytes in one frame, head and rows together: `MAX_ROWS` rows of 16,384 floats.
+pub const MAX_FRAME_BYTES: usize = 256 << 20;
+/// Stages in one line. A token crosses every link, so long lines stop paying well before this.
+pub const MAX_STAGES: u16 = 256;
+/// Layers in one model. The deepest published models have 126.
+pub const MAX_LAYERS: u32 = 4096;
+/// Sequences that one stage holds at once.
+pub const MAX_SLOTS: u16 = 1024;
+/// Bytes of a text in a message (a fault's reason, an address).
+pub const MAX_TEXT: usize = 4096;
+/// Alternatives per token in log-probabilities: OpenAI allows 20, vLLM more on request.
+pub const MAX_TOP_LOGPROBS: u8 = 64;
+/// Entries of `logit_bias`: OpenAI's clients send at most 300; grammars of a few thousand ids exist.
+pub const MAX_LOGIT_BIAS: usize = 8192;
+/// Sequence breakers of DRY, and bytes in each.
+pub const MAX_DRY_BREAKERS: usize = 64;

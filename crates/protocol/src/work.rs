@@ -1,0 +1,197 @@
+//! Work frames: what travels down the line in order, and the verdict that comes back.
+
+use crate::{Epoch, Position, Rows, SamplerParams, SeqId, Token, WindowId};
+
+/// One frame on the way from the front through every stage to the tail.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame {
+    /// What to do.
+    pub work: Work,
+    /// The hidden rows of a chunk or window, one per token; absent on the way to stage 0, which looks them up.
+    pub rows: Option<Rows>,
+    /// What the stages passed so far measured, stage 0 first; only on chunks and windows.
+    pub timings: Vec<StageTiming>,
+}
+
+impl Frame {
+    /// A frame as the front sends it: no rows, no timings.
+    #[must_use]
+    pub const fn new(work: Work) -> Self {
+        Self { work, rows: None, timings: Vec::new() }
+    }
+}
+
+/// Everything that changes what a sequence is, in the order that the front decided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// A sequence begins.
+    Open(Box<Open>),
+    /// A piece of the prompt; asks for no logits.
+    Chunk(Chunk),
+    /// Tokens to be checked.
+    Window(Window),
+    /// A second sequence begins as a copy of the first.
+    Fork(Fork),
+    /// Cut what ran past the committed inputs and keep the rest as a prefix.
+    Park(Park),
+    /// The sequence ends and its memory is free.
+    Close(Close),
+}
+
+impl Work {
+    /// The sequence that the work belongs to (of a fork: the parent, whose order it must keep).
+    #[must_use]
+    pub fn seq(&self) -> SeqId {
+        match self {
+            Self::Open(open) => open.seq,
+            Self::Chunk(chunk) => chunk.seq,
+            Self::Window(window) => window.seq,
+            Self::Fork(fork) => fork.seq,
+            Self::Park(park) => park.seq,
+            Self::Close(close) => close.seq,
+        }
+    }
+
+    /// The tokens that the work computes, if it computes any.
+    #[must_use]
+    pub fn tokens(&self) -> &[Token] {
+        match self {
+            Self::Chunk(chunk) => &chunk.tokens,
+            Self::Window(window) => &window.tokens,
+            Self::Open(_) | Self::Fork(_) | Self::Park(_) | Self::Close(_) => &[],
+        }
+    }
+}
+
+/// Begins a sequence. The tail's state is a function of this frame and of what it then commits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Open {
+    /// The new sequence.
+    pub seq: SeqId,
+    /// First position that will be computed; the positions before it are `history`, already resident.
+    pub start: Position,
+    /// Key of the sampling noise.
+    pub seed: u64,
+    /// Which of a request's choices this is; part of the noise's key.
+    pub choice: u32,
+    /// How the tail samples.
+    pub sampler: SamplerParams,
+    /// The tail ends the sequence once it has sampled the token at position `limit - 1`.
+    pub limit: Position,
+    /// Whether an end-of-generation token does not end the sequence.
+    pub ignore_eos: bool,
+    /// How many alternatives a verdict reports per token; `None` for no log-probabilities at all.
+    pub top_logprobs: Option<u8>,
+    /// Tokens at positions `0..start`, for penalties and drafts.
+    pub history: Vec<Token>,
+}
+
+/// The prompt's tokens at `base..base + tokens.len()`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    /// Whose prompt.
+    pub seq: SeqId,
+    /// Position of the first token.
+    pub base: Position,
+    /// The tokens; at least one.
+    pub tokens: Vec<Token>,
+}
+
+/// A claim: "the tokens at positions `base..base + tokens.len()` are these". The first one is a claim too.
+/// Row `i` predicts position `base + i + 1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Whose tokens.
+    pub seq: SeqId,
+    /// The period in which the window was sent.
+    pub epoch: Epoch,
+    /// The window's number.
+    pub window: WindowId,
+    /// Position of the first token; also the rewind command: `base <= next`, truncate, run.
+    pub base: Position,
+    /// The tokens; at least one.
+    pub tokens: Vec<Token>,
+    /// Whether the window runs ahead of a verdict that is still to come; such work yields to others.
+    pub run_ahead: bool,
+    /// Whether the tail should draft the next block, for models that can.
+    pub want_draft: bool,
+}
+
+/// Begins `child` as a copy of `seq`'s resident positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fork {
+    /// The parent.
+    pub seq: SeqId,
+    /// The child, opened as by [`Open`] with `start` = the parent's next position.
+    pub child: Box<Open>,
+}
+
+/// Cuts the sequence to `len` positions and keeps them as a prefix that later sequences may reuse.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Park {
+    /// Whose positions.
+    pub seq: SeqId,
+    /// Positions to keep: the committed inputs.
+    pub len: Position,
+}
+
+/// Ends a sequence on every stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Close {
+    /// The sequence; its id is never used again.
+    pub seq: SeqId,
+}
+
+/// What the tail found: 1 to `len` sampled tokens, all of them committed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Whose tokens.
+    pub seq: SeqId,
+    /// The window's epoch.
+    pub epoch: Epoch,
+    /// The window that was checked.
+    pub window: WindowId,
+    /// The window's base: the first sampled token is at `base + 1`.
+    pub base: Position,
+    /// The sampled tokens, in order.
+    pub tokens: Vec<Token>,
+    /// Set if the last token ends the sequence.
+    pub ended: Option<End>,
+    /// One per token when asked for, else empty.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Mirostat's state after the last token, for sequences that use it.
+    pub mu: Option<f32>,
+    /// What each stage measured on the window, stage 0 first.
+    pub timings: Vec<StageTiming>,
+}
+
+/// Why the tail ended a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// An end-of-generation token was sampled.
+    EndOfGeneration,
+    /// `Open.limit` was reached.
+    Limit,
+    /// The grammar allows nothing more.
+    Grammar,
+}
+
+/// Log-probabilities of one sampled token: log-softmax of the raw logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the sampled token.
+    pub logprob: f32,
+    /// The most likely tokens with theirs, best first.
+    pub top: Vec<(Token, f32)>,
+}
+
+/// How one stage spent its time on a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTiming {
+    /// Between arrival and the start of the engine call, microseconds.
+    pub queue_us: u32,
+    /// The engine call, microseconds.
+    pub compute_us: u32,
+    /// Rows in the engine call, of all sequences together.
+    pub batch_rows: u32,
+}

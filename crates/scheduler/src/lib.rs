@@ -1,0 +1,9 @@
+//! All requests of a front: who runs, in what pieces, and what each report from the line means for them.
+//!
+//! Owns: admission, token and memory budgets, chunked prefill, the sequences' pipelines, and the ids they use.
+//! Does not know: sockets, clocks, llama.cpp, text or JSON.
+#![forbid(unsafe_code)]
+
+mod request;
+
+pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};

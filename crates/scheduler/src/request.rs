@@ -1,0 +1,145 @@
+//! What a caller asks of the line and what it hears back. Pure data; text and JSON live in `server`.
+
+use std::time::Duration;
+
+use protocol::{SamplerParams, StageTiming, Token, TokenLogprobs};
+
+/// Names one request to the scheduler, for its whole life; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// One generation: a prompt and how to go on from it. `n` choices are `n` requests that differ in `choice`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The prompt's tokens; at least one.
+    pub prompt: Vec<Token>,
+    /// How to sample.
+    pub sampler: SamplerParams,
+    /// Key of the sampling noise.
+    pub seed: u64,
+    /// Which choice this is; part of the noise's key.
+    pub choice: u32,
+    /// Tokens to generate at most; `None` is the rest of the context. Clamped to the context.
+    pub max_tokens: Option<u32>,
+    /// Go on after an end-of-generation token.
+    pub ignore_eos: bool,
+    /// Alternatives per token in log-probabilities; `None` for none at all.
+    pub top_logprobs: Option<u8>,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The prompt leaves no room for an answer. A client's error.
+    #[error("the prompt has {prompt} tokens, but the context holds {context} (prompt and answer together)")]
+    ContextLength {
+        /// Tokens in the prompt.
+        prompt: u32,
+        /// Positions per sequence.
+        context: u32,
+    },
+    /// A prompt without tokens. A client's error.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// A token outside the vocabulary. A client's error.
+    #[error("token {0} is not in the vocabulary")]
+    UnknownToken(Token),
+    /// The queue is full. Try again later.
+    #[error("the queue of {limit} requests is full")]
+    QueueFull {
+        /// Requests that may wait.
+        limit: u32,
+    },
+    /// The line is not ready (yet, or any more).
+    #[error("the line is not ready")]
+    NotReady,
+}
+
+/// What happens to a request, in order: `Started`, any number of `Tokens`, then one of `Done` and `Failed`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// It left the queue.
+    Started {
+        /// Prompt tokens that were resident already.
+        cached: u32,
+        /// Time in the queue.
+        queued: Duration,
+    },
+    /// Tokens were committed.
+    Tokens {
+        /// In order; at least one. Includes an end-of-generation token.
+        tokens: Vec<Token>,
+        /// One per token if asked for, else empty.
+        logprobs: Vec<TokenLogprobs>,
+    },
+    /// It ended as it should.
+    Done {
+        /// Why.
+        finish: Finish,
+        /// Where its time went.
+        timings: Timings,
+    },
+    /// It cannot go on; what was sent stands.
+    Failed(Failure),
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// An end-of-generation token, or the end of the grammar.
+    Stop,
+    /// `max_tokens` or the end of the context.
+    Length,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A stage or link was lost.
+    #[error("the line was lost: {reason}")]
+    LineLost {
+        /// Which stage, and how.
+        reason: String,
+    },
+    /// A stage refused the sequence's parameters. A client's error.
+    #[error("{reason}")]
+    Parameters {
+        /// The stage's words.
+        reason: String,
+    },
+    /// A stage or the front found a contradiction.
+    #[error("internal error: {reason}")]
+    Fault {
+        /// What contradicted what.
+        reason: String,
+    },
+}
+
+/// Where a request's time went, and how well guessing did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Of those, resident already.
+    pub cached_tokens: u32,
+    /// From leaving the queue to the first token.
+    pub prompt_time: Duration,
+    /// Tokens generated.
+    pub generated_tokens: u32,
+    /// From the first token to the last.
+    pub generation_time: Duration,
+    /// Tokens guessed and sent.
+    pub drafted: u32,
+    /// Of those, confirmed.
+    pub accepted: u32,
+    /// Windows sent.
+    pub windows: u32,
+    /// Of those, stale on arrival at the tail.
+    pub stale_windows: u32,
+    /// Mean time of a window around the line.
+    pub loop_time: Duration,
+    /// Sums over the request's windows, stage 0 first (`batch_rows` too).
+    pub stages: Vec<StageTiming>,
+}

@@ -1,0 +1,133 @@
+//! The port through which a stage computes: implemented by `llama`, by the simulator's toy and by the bench's null engine.
+
+use protocol::{LayerRange, Open, Position, Token, TokenLogprobs};
+
+/// Index of one stream of keys and values in the engine, `0..n_slots`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u16);
+
+/// What an engine can do; constant for its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineShape {
+    /// The layers it computes, counted in the whole model.
+    pub layers: LayerRange,
+    /// Whether it looks up embeddings: input is tokens, not rows.
+    pub is_first: bool,
+    /// Whether it has the output head: output is logits, not rows.
+    pub is_tail: bool,
+    /// Values in a hidden row.
+    pub row_width: usize,
+    /// Vocabulary entries (0 unless first or tail).
+    pub n_vocab: usize,
+    /// Positions per slot.
+    pub context: u32,
+    /// Sequences at once.
+    pub n_slots: u16,
+    /// Rows in one call at most.
+    pub max_rows: usize,
+    /// How far back a sequence can be cut.
+    pub rewind: Rewind,
+    /// Tokens that end a generation (tail only), ascending.
+    pub end_tokens: Vec<Token>,
+    /// Bytes of weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of keys and values in memory.
+    pub kv_bytes: u64,
+}
+
+/// How far back a sequence can be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rewind {
+    /// To any position (plain attention).
+    Anywhere,
+    /// Only within the rows of the last call, at most `rows` of them (recurrent state with snapshots).
+    LastCall {
+        /// Rows that can be undone.
+        rows: u32,
+    },
+}
+
+/// One sequence's rows in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its stream.
+    pub slot: Slot,
+    /// Position of the first row; the slot holds exactly the positions below it.
+    pub base: Position,
+    /// Rows; at least one.
+    pub n_rows: usize,
+    /// Whether the tail needs these rows' logits.
+    pub want_logits: bool,
+}
+
+/// Input of a call: the spans' rows one after another.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// For an engine that is first.
+    Tokens(&'a [Token]),
+    /// For any other: row-major, `row_width` values each.
+    Rows(&'a [f32]),
+}
+
+/// An engine that failed. The state of the spans' slots is undefined afterwards; the others are untouched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct EngineError {
+    /// For people: one sentence.
+    pub reason: String,
+}
+
+/// A range of layers with its memory.
+///
+/// The stage calls it from one thread and guarantees: spans in ascending contiguous slots with equal `n_rows`
+/// (so that one weight pass serves all of them, see ARCHITECTURE.md "KV layout"), at most `max_rows` rows together,
+/// each base equal to the number of positions that the slot holds.
+pub trait Engine: Send {
+    /// What it can do.
+    fn shape(&self) -> &EngineShape;
+
+    /// Computes the spans. Unless the engine is the tail, `out` receives one hidden row per input row, in order
+    /// (it is cleared first). The tail's logits are read with [`Engine::logits`] until the next call.
+    ///
+    /// # Errors
+    /// If the back end refused; see [`EngineError`].
+    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError>;
+
+    /// Logits of row `row` of the last call (counted over all spans), `n_vocab` of them. Only rows of spans with
+    /// `want_logits` have any.
+    fn logits(&self, row: usize) -> &[f32];
+
+    /// Forgets the slot's positions from `len` on.
+    ///
+    /// # Errors
+    /// If the memory cannot be cut there.
+    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError>;
+
+    /// A sampler for one sequence (tail only).
+    ///
+    /// # Errors
+    /// If the parameters cannot be honoured with this model.
+    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError>;
+}
+
+/// Chooses one sequence's tokens. Its state advances once per sampled token: every sample is committed.
+pub trait Sampler: Send {
+    /// Records a token of the prompt (or of the history of [`Open`]), for penalties.
+    fn prompt(&mut self, token: Token);
+
+    /// Samples the token at `position` from its logits (`n_vocab` raw values), and records it.
+    fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled;
+}
+
+/// A sampled token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub token: Token,
+    /// When `Open::top_logprobs` asks for it.
+    pub logprobs: Option<TokenLogprobs>,
+    /// Mirostat's state after this token.
+    pub mu: Option<f32>,
+    /// Whether the grammar allows nothing after it.
+    pub grammar_ended: bool,
+}
