@@ -71,8 +71,10 @@ pub struct Assign {
 pub struct Downstream {
     /// `host:port`.
     pub address: String,
-    /// The node expected there.
-    pub node: NodeId,
+    /// The node expected there, if the front knows it; any member of the cluster otherwise.
+    pub node: Option<NodeId>,
+    /// Whether the front cannot reach it: control messages to it and reports from it pass through this stage.
+    pub relay: bool,
 }
 
 /// Storage of keys and values.
@@ -122,8 +124,13 @@ pub enum Report {
 /// Where a stage stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StageState {
-    /// Waits for an assignment.
-    Idle,
+    /// Waits for an assignment; the first report on every control link.
+    Idle {
+        /// The stage's own key, for the peers that the front will name.
+        node: NodeId,
+        /// The operating system's process id, for people.
+        pid: u32,
+    },
     /// Finds, cuts or loads its layers.
     Loading {
         /// Share done, 0 to 1000.

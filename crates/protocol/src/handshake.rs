@@ -20,7 +20,10 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq)]
 pub enum LinkRole {
     /// [`crate::ToStage`] one way, [`crate::ToFront`] the other.
-    Control,
+    Control {
+        /// The place that the answering stage has in the dialling side's line.
+        stage: StageIndex,
+    },
     /// Work frames, towards the tail.
     Rows(RowsHello),
 }
