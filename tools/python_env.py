@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a Python environment with the packages of a list, once.
 
-Usage: venv.py FOLDER REQUIREMENTS
+Usage: python_env.py FOLDER REQUIREMENTS
 
 One process at a time (a file lock beside the folder). A marker inside says that the environment is complete; one that
 was left half made is made anew.
@@ -36,8 +36,8 @@ def main(folder: Path, requirements: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: venv.py FOLDER REQUIREMENTS")
+        sys.exit("usage: python_env.py FOLDER REQUIREMENTS")
     try:
         main(Path(sys.argv[1]), Path(sys.argv[2]))
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"venv: {error}")
+        sys.exit(f"python_env: {error}")
