@@ -1,0 +1,201 @@
+//! What this crate needs from the world: a tokenizer, a line of stages, and a description of the model.
+//!
+//! Owns: the traits and the plain data that cross them. Does not know who implements them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use protocol::Token;
+use scheduler::{Event, Refusal, Request, RequestId};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+/// The model's vocabulary. All calls are pure and may run on several threads at once.
+pub trait Tokenizer: Send + Sync + 'static {
+    /// Turns text into tokens. `add_special` adds what the vocabulary wants around every text (usually a
+    /// beginning-of-sequence token); `parse_special` reads the text of a special token as that token.
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token>;
+
+    /// Appends the token's bytes, which need not be whole characters. A control token appends nothing unless
+    /// `special`. A token outside the vocabulary appends nothing.
+    fn piece(&self, token: Token, special: bool, out: &mut Vec<u8>);
+
+    /// Whether the token ends a generation.
+    fn is_end(&self, token: Token) -> bool;
+
+    /// Entries in the vocabulary; valid tokens are `0..n_vocab`.
+    fn n_vocab(&self) -> u32;
+}
+
+/// What callers may know about the served model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// The name that requests use; `default` works too.
+    pub id: String,
+    /// The model's own chat template (Jinja); ChatML is used if there is none.
+    pub chat_template: Option<String>,
+    /// Text of the beginning-of-sequence token; empty if there is none.
+    pub bos: String,
+    /// Text of the end-of-sequence token; empty if there is none.
+    pub eos: String,
+    /// Positions per sequence, prompt and answer together.
+    pub context: u32,
+    /// Positions that the model was trained for, if known.
+    pub trained_context: Option<u32>,
+    /// Parameters, if known.
+    pub n_params: Option<u64>,
+    /// Architecture name, as in the GGUF (`llama`, `gemma3`).
+    pub architecture: String,
+    /// When the model's file was made, in seconds since 1970.
+    pub created: u64,
+    /// `system_fingerprint` of answers: changes whenever the same seed may give another text.
+    pub fingerprint: String,
+}
+
+/// A line of stages, seen from the API.
+pub trait Line: Send + Sync + 'static {
+    /// Asks the line to run one request. Resolves as soon as the request is queued or refused; dropping the
+    /// future, or the submission it gives, cancels the request.
+    fn submit(&self, request: Request) -> Submitting<'_>;
+
+    /// Whether a token can flow through every stage now. Cheap: asked for every request.
+    fn readiness(&self) -> Readiness;
+
+    /// What the line is doing, for `/v1/line`.
+    fn status(&self) -> LineStatus;
+}
+
+/// The answer to [`Line::submit`], to come.
+pub type Submitting<'a> = Pin<Box<dyn Future<Output = Result<Submission, Refusal>> + Send + 'a>>;
+
+/// A request that the line has taken. Dropping it before its last event cancels the request on the line.
+pub struct Submission {
+    id: RequestId,
+    events: mpsc::Receiver<Event>,
+    cancel: Option<Box<dyn FnOnce(RequestId) + Send>>,
+}
+
+impl Submission {
+    /// A submission whose events arrive on `events`.
+    ///
+    /// The line never waits for a slow reader. Every `Tokens` event holds at least one token, so a channel with
+    /// room for the tokens that the request may generate and three events more never fills up: size it so and use
+    /// `try_send`. That bounds what a reader who does not read can hold.
+    ///
+    /// `cancel` is called at most once and never after `Done` or `Failed` was read. It must not block. The line
+    /// answers it with `Done { finish: Cancelled, .. }` at once, without waiting for the stages.
+    #[must_use]
+    pub fn new(
+        id: RequestId,
+        events: mpsc::Receiver<Event>,
+        cancel: impl FnOnce(RequestId) + Send + 'static,
+    ) -> Self {
+        Self { id, events, cancel: Some(Box::new(cancel)) }
+    }
+
+    /// The request's id on the line.
+    #[must_use]
+    pub const fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event; `None` once the line has nothing more to say. Safe to drop while waiting.
+    pub async fn next(&mut self) -> Option<Event> {
+        let event = self.events.recv().await;
+        if matches!(event, None | Some(Event::Done { .. } | Event::Failed(_))) {
+            self.cancel = None;
+        }
+        event
+    }
+
+    /// Cancels the request but goes on listening, for the last event. Does nothing the second time.
+    pub fn cancel(&mut self) {
+        if let Some(cancel) = self.cancel.take() {
+            cancel(self.id);
+        }
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submission").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Whether the line can answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Readiness {
+    /// A token went through all stages recently.
+    Ready,
+    /// Not yet, or not any more.
+    NotReady {
+        /// One sentence for people: what is missing.
+        reason: String,
+        /// Share of the start-up done, 0 to 1, while starting up.
+        progress: Option<f32>,
+    },
+}
+
+/// The JSON of `GET /v1/line`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LineStatus {
+    /// Stage 0 first.
+    pub stages: Vec<StageStatus>,
+    /// Clients' live sequences only.
+    pub sequences: Vec<SequenceStatus>,
+    /// Windows sent and not answered.
+    pub windows_in_flight: u32,
+    /// Share of each source's guesses that came true, 0 to 1.
+    pub agreement: BTreeMap<String, f32>,
+    /// Share of windows that were stale on arrival at the tail, 0 to 1.
+    pub stale_share: f32,
+    /// Requests that wait.
+    pub queue: u32,
+    /// How the line works now: `direct`, or `relay` if verdicts come back through the stages.
+    pub mode: String,
+}
+
+/// One stage in [`LineStatus`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StageStatus {
+    /// `host:port`; `local` for the stage inside the front.
+    pub address: String,
+    /// Process id, if the stage is a child of the front or the front itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// First layer, and one past the last.
+    pub layers: [u32; 2],
+    /// `loading`, `linking`, `ready`, `down` and so on.
+    pub state: String,
+    /// Why it is not ready, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Share of recent time spent computing, 0 to 1.
+    pub busy: f32,
+    /// Round trip of a heartbeat, milliseconds; absent for the stage inside the front.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f32>,
+}
+
+/// One live sequence in [`LineStatus`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SequenceStatus {
+    /// The request's id on the line.
+    pub request: u64,
+    /// `queued`, `prefill` or `decode`.
+    pub phase: String,
+    /// Tokens in the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, resident before.
+    pub cached_tokens: u32,
+    /// Tokens generated so far.
+    pub generated_tokens: u32,
+}
