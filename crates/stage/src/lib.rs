@@ -2,8 +2,30 @@
 //!
 //! Owns: which frame is computed next and together with which others, truncation to a window's base, the drop of stale
 //! windows, and on the tail the verdicts. Does not know: links, OpenAI, where guesses come from, or llama.cpp.
+//!
+//! [`StageCore`] is the pure state machine: no clock, no thread, no socket. Its driver is one loop:
+//!
+//! ```text
+//! core.handle_frame(frame, now); core.handle_hint(hint);            // everything that has arrived
+//! if let Some(call) = core.next_call(now) {                         // at most one call at a time
+//!     let done = call.execute(&mut engine);
+//!     core.complete(done, &engine, now);
+//! }
+//! while let Some(output) = core.poll_output() { … }                 // to the next stage, or to the front
+//! ```
+//!
+//! [`EngineThread`] is that loop on an operating-system thread of its own; the simulator runs it in virtual time.
 #![forbid(unsafe_code)]
 
+mod call;
+mod core;
+pub mod null;
 mod port;
+mod stats;
+mod thread;
 
+pub use self::core::{Config, Output, StageCore};
+pub use call::{Call, Done};
 pub use port::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
+pub use stats::{Load, Stats};
+pub use thread::{EngineThread, Handle, INBOX_BYTES, INBOX_FRAMES, Refused, Sink};

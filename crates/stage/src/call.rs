@@ -1,0 +1,130 @@
+//! One engine call: what the core asks for, how it reaches the engine, and what comes back.
+
+use std::time::Duration;
+
+use protocol::{Frame, Open, Position, SeqId, Token};
+
+use crate::port::{Engine, EngineError, Input, Sampler, Slot, Span};
+
+/// What the engine shall do next. Whoever drives the core executes it, then hands the result to
+/// [`crate::StageCore::complete`]; the core gives out no other call before that.
+pub struct Call {
+    pub(crate) kind: Kind,
+    /// Counts resets, so that the result of a call begun before one is recognised.
+    pub(crate) era: u64,
+    pub(crate) started: Duration,
+}
+
+pub(crate) enum Kind {
+    /// Make the sampler of a sequence that begins (tail only).
+    Begin(Box<Open>),
+    /// Compute rows.
+    Run(Batch),
+}
+
+/// Rows of several sequences that share one weight pass.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// What must be forgotten first.
+    pub(crate) cuts: Vec<Cut>,
+    /// What is computed, in ascending contiguous slots with equal row counts.
+    pub(crate) spans: Vec<Span>,
+    /// The frames behind `spans`, one each.
+    pub(crate) items: Vec<Item>,
+    pub(crate) buffers: Buffers,
+}
+
+/// One sequence's frame in a batch.
+pub(crate) struct Item {
+    pub(crate) seq: SeqId,
+    pub(crate) frame: Frame,
+    pub(crate) arrived: Duration,
+    pub(crate) order: u64,
+}
+
+/// A cut that makes a slot hold exactly the positions below a span's base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) slot: Slot,
+    pub(crate) len: Position,
+}
+
+/// Memory that calls reuse.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) rows: Vec<f32>,
+    pub(crate) out: Vec<f32>,
+}
+
+/// An executed [`Call`].
+pub struct Done {
+    pub(crate) result: Outcome,
+    pub(crate) era: u64,
+    pub(crate) started: Duration,
+}
+
+pub(crate) enum Outcome {
+    Begin(Box<Open>, Result<Box<dyn Sampler>, EngineError>),
+    Run(Batch, Result<(), RunError>),
+}
+
+/// Why a batch did not run.
+pub(crate) enum RunError {
+    /// A slot could not be cut; nothing was computed.
+    Cut(Slot, EngineError),
+    /// The computation failed; the spans' slots are undefined.
+    Run(EngineError),
+}
+
+impl Call {
+    /// What is computed: empty for a call that only makes a sampler.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        match &self.kind {
+            Kind::Begin(_) => &[],
+            Kind::Run(batch) => &batch.spans,
+        }
+    }
+
+    /// Rows of all spans together.
+    #[must_use]
+    pub fn n_rows(&self) -> usize {
+        self.spans().iter().map(|span| span.n_rows).sum()
+    }
+
+    /// Has the engine do it. A failure is kept for the core, which knows whom it concerns.
+    #[must_use]
+    pub fn execute(self, engine: &mut dyn Engine) -> Done {
+        let result = match self.kind {
+            Kind::Begin(open) => {
+                let sampler = engine.sampler(&open);
+                Outcome::Begin(open, sampler)
+            }
+            Kind::Run(mut batch) => {
+                let result = batch.run(engine);
+                Outcome::Run(batch, result)
+            }
+        };
+        Done { result, era: self.era, started: self.started }
+    }
+}
+
+impl Batch {
+    fn run(&mut self, engine: &mut dyn Engine) -> Result<(), RunError> {
+        for cut in &self.cuts {
+            engine.truncate(cut.slot, cut.len).map_err(|error| RunError::Cut(cut.slot, error))?;
+        }
+        let Buffers { tokens, rows, out } = &mut self.buffers;
+        let input = if engine.shape().is_first {
+            tokens.clear();
+            self.items.iter().for_each(|item| tokens.extend_from_slice(item.frame.work.tokens()));
+            Input::Tokens(tokens)
+        } else {
+            rows.clear();
+            self.items.iter().flat_map(|item| &item.frame.rows).for_each(|packed| packed.unpack_into(rows));
+            Input::Rows(rows)
+        };
+        engine.run(&self.spans, input, out).map_err(RunError::Run)
+    }
+}

@@ -1,0 +1,67 @@
+//! What a stage counts. Plain numbers; exporters translate.
+
+use std::ops::{Add, Sub};
+
+use protocol::Frame;
+
+/// Counters since the stage began; they only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Engine calls with rows.
+    pub calls: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Windows computed.
+    pub windows: u64,
+    /// Prompt chunks computed.
+    pub chunks: u64,
+    /// Windows that were stale before they were computed, and were not.
+    pub stale_windows: u64,
+    /// Their rows.
+    pub stale_rows: u64,
+    /// Rows computed for nothing: of windows that became stale during the call, and on the tail those behind a
+    /// window's last committed row.
+    pub wasted_rows: u64,
+    /// Frames passed over because their sequence had been given up, had ended or was poisoned.
+    pub passed_over: u64,
+    /// Sequences that began.
+    pub opened: u64,
+    /// Sequences that ended.
+    pub closed: u64,
+    /// Faults reported.
+    pub faults: u64,
+}
+
+/// What a stage holds and has not computed yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Frames.
+    pub frames: usize,
+    /// Bytes of their hidden rows and tokens.
+    pub bytes: usize,
+}
+
+impl Load {
+    /// What one frame weighs.
+    #[must_use]
+    pub fn of(frame: &Frame) -> Self {
+        let rows = frame.rows.as_ref().map_or(0, |rows| rows.data().len());
+        Self { frames: 1, bytes: rows + size_of_val(frame.work.tokens()) }
+    }
+}
+
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { frames: self.frames + other.frames, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl Sub for Load {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { frames: self.frames - other.frames, bytes: self.bytes - other.bytes }
+    }
+}

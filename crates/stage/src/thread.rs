@@ -1,0 +1,308 @@
+//! The engine thread: one operating-system thread that owns an engine and its [`StageCore`].
+//!
+//! Arrivals come in through a bounded inbox and never wait; results go out through a [`Sink`] that must not block. So
+//! the engine never waits for the network, nor the network for the engine. The thread takes in everything that has
+//! arrived before it chooses the next call, and sleeps on a condition variable when there is nothing to do.
+//!
+//! Back-pressure is the front's: it may have only so many frames of a sequence in flight. The inbox's limits are above
+//! what it ever needs; to exceed one is an error of the peer ([`Refused::Full`]), not something to wait out.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, limits};
+
+use crate::core::{Config, Output, StageCore};
+use crate::port::{Engine, EngineShape};
+use crate::stats::{Load, Stats};
+
+/// Frames that may wait: 32 for each of the sequences that the widest line in practice holds (128).
+pub const INBOX_FRAMES: usize = 4096;
+/// Bytes that may wait: twice the largest legal frame, so that one always fits beside another.
+pub const INBOX_BYTES: usize = 2 * limits::MAX_FRAME_BYTES;
+/// Sequences with a hint that the thread has not taken in yet; more hints are forgotten, which costs only time.
+const INBOX_HINTS: usize = 2 * limits::MAX_SLOTS as usize;
+
+/// Where an engine thread's results go. Called on that thread: neither method may block.
+pub trait Sink: Send {
+    /// For the next stage.
+    fn forward(&self, frame: Frame);
+    /// For the front.
+    fn report(&self, report: Report);
+}
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The peer sent more than its credit.
+    #[error("the stage's inbox is full: {frames} frames and {bytes} bytes wait")]
+    Full {
+        /// Frames that wait.
+        frames: usize,
+        /// Bytes that wait.
+        bytes: usize,
+    },
+    /// The thread was stopped, or its engine panicked.
+    #[error("the stage's engine has stopped")]
+    Stopped,
+}
+
+/// An engine, its state machine and the thread that runs them. Stops and joins the thread when dropped.
+pub struct EngineThread {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A way to an engine thread; as many as wanted. No method waits for the engine.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    /// The zero of every `now` that the core hears.
+    epoch: Instant,
+    shape: EngineShape,
+}
+
+#[derive(Default)]
+struct Inbox {
+    frames: VecDeque<(Frame, Duration)>,
+    hints: BTreeMap<SeqId, Wish>,
+    reset: bool,
+    stopped: bool,
+    /// Of `frames`.
+    waiting: Load,
+    /// Of the frames that the core holds, as of the last time that the thread looked in.
+    held: Load,
+    stats: Stats,
+}
+
+/// All hints about one sequence, merged: they are monotone.
+#[derive(Clone, Copy, Default)]
+struct Wish {
+    epoch: Option<Epoch>,
+    drop: bool,
+}
+
+impl EngineThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the operating system refuses another thread.
+    pub fn spawn(
+        name: &str,
+        engine: Box<dyn Engine>,
+        config: Config,
+        sink: Box<dyn Sink>,
+    ) -> io::Result<Self> {
+        #[expect(clippy::disallowed_methods, reason = "the driver's clock: the core is told the time")]
+        let epoch = Instant::now();
+        let shape = engine.shape().clone();
+        let shared =
+            Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new(), epoch, shape: shape.clone() });
+        let handle = Handle { shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut worker = Worker { core: StageCore::new(shape, config), engine, sink, shared };
+            worker.guarded();
+        })?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    /// A way to the thread.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Handle {
+    /// Hands over a frame.
+    ///
+    /// # Errors
+    /// If the inbox is full or the thread has stopped; the frame is gone, and with it its sequence's order: the caller
+    /// must give up the link that it came from.
+    pub fn frame(&self, frame: Frame) -> Result<(), Refused> {
+        let bytes = Load::of(&frame).bytes;
+        let now = self.shared.epoch.elapsed();
+        let mut inbox = self.shared.lock();
+        if inbox.stopped {
+            return Err(Refused::Stopped);
+        }
+        let load = inbox.waiting + inbox.held;
+        if load.frames >= INBOX_FRAMES || load.bytes + bytes > INBOX_BYTES {
+            return Err(Refused::Full { frames: load.frames, bytes: load.bytes });
+        }
+        inbox.waiting = inbox.waiting + Load { frames: 1, bytes };
+        inbox.frames.push_back((frame, now));
+        drop(inbox);
+        self.shared.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Hands over a hint. It is taken in after the frames that came before it.
+    pub fn hint(&self, hint: Hint) {
+        let mut inbox = self.shared.lock();
+        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
+        if !inbox.hints.contains_key(&seq) && inbox.hints.len() >= INBOX_HINTS {
+            return;
+        }
+        let wish = inbox.hints.entry(seq).or_default();
+        match hint {
+            Hint::Advance { epoch, .. } => wish.epoch = wish.epoch.max(Some(epoch)),
+            Hint::Drop { .. } => wish.drop = true,
+        }
+        drop(inbox);
+        self.shared.arrived.notify_one();
+    }
+
+    /// Has the stage forget every sequence, frames not yet computed included.
+    pub fn reset(&self) {
+        let mut inbox = self.shared.lock();
+        inbox.frames.clear();
+        inbox.waiting = Load::default();
+        inbox.hints.clear();
+        inbox.reset = true;
+        drop(inbox);
+        self.shared.arrived.notify_one();
+    }
+
+    /// Ends the thread after the call under way. Frames not yet computed are forgotten.
+    pub fn stop(&self) {
+        self.shared.lock().stopped = true;
+        self.shared.arrived.notify_one();
+    }
+
+    /// What the engine can do.
+    #[must_use]
+    pub fn shape(&self) -> &EngineShape {
+        &self.shared.shape
+    }
+
+    /// What happened up to the last call.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.lock().stats
+    }
+
+    /// What waits or is being computed.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let inbox = self.shared.lock();
+        inbox.waiting + inbox.held
+    }
+}
+
+impl Shared {
+    /// The inbox. A panic while it was held leaves it usable: every change to it is complete in itself.
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    fn is_quiet(&self) -> bool {
+        !self.stopped && !self.reset && self.frames.is_empty() && self.hints.is_empty()
+    }
+}
+
+struct Worker {
+    core: StageCore,
+    engine: Box<dyn Engine>,
+    sink: Box<dyn Sink>,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    /// Runs until stopped; a panic becomes a report and ends the thread.
+    fn guarded(&mut self) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        self.shared.lock().stopped = true;
+        if let Err(panic) = result {
+            let reason = format!("the engine thread panicked: {}", message(panic.as_ref()));
+            tracing::error!("{reason}");
+            self.sink.report(Report::Fault(Fault { seq: None, kind: FaultKind::Engine { reason } }));
+        }
+    }
+
+    fn serve(&mut self) {
+        let mut idle = true;
+        while self.take_in(idle) {
+            self.say();
+            let call = self.core.next_call(self.shared.epoch.elapsed());
+            idle = call.is_none();
+            if let Some(call) = call {
+                let done = call.execute(self.engine.as_mut());
+                self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
+                self.say();
+            }
+        }
+    }
+
+    /// Gives the core everything that has arrived, waiting for something if `idle`. False once stopped.
+    fn take_in(&mut self, idle: bool) -> bool {
+        let mut inbox = self.shared.lock();
+        inbox.stats = *self.core.stats();
+        inbox.held = self.core.load();
+        while idle && inbox.is_quiet() {
+            inbox = self.shared.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+        if inbox.stopped {
+            return false;
+        }
+        inbox.held = inbox.held + std::mem::take(&mut inbox.waiting);
+        let reset = std::mem::take(&mut inbox.reset);
+        let frames = std::mem::take(&mut inbox.frames);
+        let hints = std::mem::take(&mut inbox.hints);
+        drop(inbox);
+        if reset {
+            self.core.reset();
+        }
+        for (frame, arrived) in frames {
+            self.core.handle_frame(frame, arrived);
+        }
+        for (seq, wish) in hints {
+            if let Some(epoch) = wish.epoch {
+                self.core.handle_hint(Hint::Advance { seq, epoch });
+            }
+            if wish.drop {
+                self.core.handle_hint(Hint::Drop { seq });
+            }
+        }
+        true
+    }
+
+    fn say(&mut self) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Forward(frame) => self.sink.forward(frame),
+                Output::Report(report) => self.sink.report(report),
+            }
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
+}
