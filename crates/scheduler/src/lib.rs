@@ -4,6 +4,15 @@
 //! Does not know: sockets, clocks, llama.cpp, text or JSON.
 #![forbid(unsafe_code)]
 
+mod config;
+mod fault;
 mod request;
+mod scheduler;
+mod sequence;
+mod status;
 
+pub use config::Config;
+pub use fault::ReportFault;
 pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};
+pub use scheduler::{Output, Scheduler};
+pub use status::{SequenceState, SequenceStatus, Stats};

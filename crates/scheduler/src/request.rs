@@ -38,6 +38,9 @@ pub enum Refusal {
         /// Positions per sequence.
         context: u32,
     },
+    /// `max_tokens` is 0. A client's error.
+    #[error("max_tokens is 0: ask for at least one token")]
+    NothingToGenerate,
     /// A prompt without tokens. A client's error.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -55,7 +58,8 @@ pub enum Refusal {
     NotReady,
 }
 
-/// What happens to a request, in order: `Started`, any number of `Tokens`, then one of `Done` and `Failed`.
+/// What happens to a request, in order: `Started`, any number of `Tokens`, then exactly one of `Done` and `Failed`.
+/// A request that leaves the queue by cancellation or by its deadline has only the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// It left the queue.
@@ -97,6 +101,12 @@ pub enum Finish {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
+    /// It waited in the queue for too long. Try again later.
+    #[error("no place became free within {} s", waited.as_secs())]
+    QueueTimeout {
+        /// Time in the queue.
+        waited: Duration,
+    },
     /// A stage or link was lost.
     #[error("the line was lost: {reason}")]
     LineLost {

@@ -136,7 +136,15 @@ impl Pipeline {
         self.in_flight.push_back(InFlight { window, epoch: self.epoch, base, n_rows: tokens.len() });
         self.stats.windows += 1;
         self.stats.proposed += drafts.len() as u32;
-        Ok(Some(Window { seq: self.setup.seq, epoch: self.epoch, window, base, tokens, run_ahead, want_draft: false }))
+        Ok(Some(Window {
+            seq: self.setup.seq,
+            epoch: self.epoch,
+            window,
+            base,
+            tokens,
+            run_ahead,
+            want_draft: false,
+        }))
     }
 
     /// Commits a verdict's tokens. They are the last `verdict.tokens.len()` of [`Pipeline::committed`] afterwards.
@@ -160,9 +168,7 @@ impl Pipeline {
             commit.n_stale = self.in_flight.len() as u32;
             self.stats.stale_windows += commit.n_stale;
         }
-        if verdict.ended.is_some() {
-            self.in_flight.clear();
-        } else if contradicted {
+        if contradicted && verdict.ended.is_none() {
             self.epoch = self.epoch.next();
             commit.opened = Some(self.epoch);
         }
@@ -262,9 +268,12 @@ impl Pipeline {
         self.in_flight.len()
     }
 
-    /// Windows of the open epoch without a verdict.
+    /// Windows that a verdict is still to come for: those of the open epoch, and none after the end.
     #[must_use]
     pub fn n_live(&self) -> usize {
+        if self.ended.is_some() {
+            return 0;
+        }
         self.in_flight.iter().rev().take_while(|sent| sent.epoch == self.epoch).count()
     }
 

@@ -1,0 +1,66 @@
+//! Reports that contradict what the front sent.
+
+use protocol::{Position, SeqId, StageIndex};
+use spec::VerdictFault;
+
+/// A report that no honest stage sends. The request concerned, if any, has failed already;
+/// the driver decides what the stage that sent it deserves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportFault {
+    /// Only the tail speaks of tokens and memory. Nothing changed.
+    #[error("stage {from} sent a report that only the tail (stage {tail}) sends")]
+    NotTail {
+        /// Who sent it.
+        from: StageIndex,
+        /// Who alone may.
+        tail: StageIndex,
+    },
+    /// The front never opened such a sequence. Nothing changed.
+    #[error("report about sequence {seq}, which was never opened")]
+    NeverOpened {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// A verdict that the pipeline refuses.
+    #[error("sequence {seq}: {fault}")]
+    Verdict {
+        /// The sequence.
+        seq: SeqId,
+        /// Why.
+        #[source]
+        fault: VerdictFault,
+    },
+    /// A verdict before the last chunk of the prompt was reported.
+    #[error("sequence {seq}: verdict before the prompt has passed through")]
+    PromptPending {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// One entry per token was asked for, or none at all.
+    #[error("sequence {seq}: {n_logprobs} log-probabilities, expected {expected}")]
+    Logprobs {
+        /// The sequence.
+        seq: SeqId,
+        /// Entries in the verdict.
+        n_logprobs: usize,
+        /// What was asked for.
+        expected: usize,
+    },
+    /// Progress that is not the end of the oldest chunk in flight.
+    #[error("sequence {seq}: progress to {next}, expected {}", expected.map_or_else(|| "none".into(), |p| p.to_string()))]
+    Progress {
+        /// The sequence.
+        seq: SeqId,
+        /// What the report says.
+        next: Position,
+        /// The end of the oldest chunk in flight, if there is any.
+        expected: Option<Position>,
+    },
+    /// The tail has closed a sequence that the front had not. The slot stays in use until the front's own `Close`
+    /// has come back, or the line is lost.
+    #[error("sequence {seq}: closed before the front asked for it")]
+    ClosedEarly {
+        /// The sequence.
+        seq: SeqId,
+    },
+}

@@ -1,0 +1,400 @@
+//! The scheduler: a queue of requests, the sequences on the line, and what goes out for them.
+//!
+//! Owns: who runs, the ids, and the order of outputs. Does not know how a sequence is cut into work, nor the links:
+//! a driver feeds reports and time in and carries outputs away.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use protocol::{
+    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
+    Verdict, Work,
+};
+
+use crate::sequence::{Sequence, Start};
+use crate::{
+    Config, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus, Stats, Timings,
+};
+
+/// Something for the driver to carry away. Work of one sequence must reach stage 0 in the order given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// For stage 0, on the data link.
+    Work(Frame),
+    /// For every stage, on its control link.
+    Hint(Hint),
+    /// For the caller of a request.
+    Event(RequestId, Event),
+}
+
+/// All requests of a front on one line. Pure: `now` is the time since any fixed start and never decreases.
+///
+/// After every call that takes `now`, poll [`Scheduler::poll_output`] until it is empty and look at
+/// [`Scheduler::next_deadline`] again.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: Config,
+    line_is_up: bool,
+    queue: VecDeque<Queued>,
+    /// Every sequence whose memory is in use.
+    sequences: BTreeMap<SeqId, Sequence>,
+    /// The sequences of requests that are not over.
+    by_request: BTreeMap<RequestId, SeqId>,
+    next_request: RequestId,
+    next_seq: SeqId,
+    outputs: VecDeque<Output>,
+    stats: Stats,
+}
+
+/// A request that waits for a place.
+#[derive(Debug)]
+struct Queued {
+    id: RequestId,
+    request: Request,
+    since: Duration,
+}
+
+impl Scheduler {
+    /// A scheduler whose line is not up yet.
+    ///
+    /// # Panics
+    /// If a budget that must be at least 1 is 0.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.n_stages > 0 && config.n_slots > 0, "a line has at least one stage and one slot");
+        assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
+        Self {
+            config,
+            line_is_up: false,
+            queue: VecDeque::new(),
+            sequences: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            next_request: RequestId(0),
+            next_seq: SeqId(0),
+            outputs: VecDeque::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes a request: it starts at once if a slot is free, else it waits.
+    ///
+    /// # Errors
+    /// If the request can never be served, the line is down, or the queue is full.
+    pub fn submit(&mut self, request: Request, now: Duration) -> Result<RequestId, Refusal> {
+        self.check(&request)?;
+        if !self.line_is_up {
+            return Err(Refusal::NotReady);
+        }
+        if self.queue.len() >= self.config.queue_limit as usize && !self.has_free_slot() {
+            self.stats.refused += 1;
+            return Err(Refusal::QueueFull { limit: self.config.queue_limit });
+        }
+        let id = self.next_request;
+        self.next_request = RequestId(id.0 + 1);
+        self.stats.submitted += 1;
+        self.queue.push_back(Queued { id, request, since: now });
+        self.admit(now);
+        Ok(id)
+    }
+
+    /// Ends a request for its caller. One that is over already, or was never taken, is left alone.
+    pub fn cancel(&mut self, id: RequestId, now: Duration) {
+        if let Some(&seq) = self.by_request.get(&id) {
+            self.finish(seq, Finish::Cancelled, now);
+        } else if let Some(index) = self.queue.iter().position(|queued| queued.id == id) {
+            let queued = self.queue.remove(index).expect("the index was just found");
+            self.stats.cancelled += 1;
+            let timings = Timings { prompt_tokens: queued.request.prompt.len() as u32, ..Timings::default() };
+            self.emit(id, Event::Done { finish: Finish::Cancelled, timings });
+        }
+    }
+
+    /// The line is ready: what waits may start.
+    pub fn line_up(&mut self, now: Duration) {
+        self.line_is_up = true;
+        self.admit(now);
+    }
+
+    /// The line is gone, and with it every sequence and all its memory. Running requests fail; waiting ones go on
+    /// waiting until [`Scheduler::line_up`] or their deadline.
+    ///
+    /// Reports of the lost line must not be handed in afterwards: they carry its generation.
+    pub fn line_lost(&mut self, reason: &str) {
+        self.line_is_up = false;
+        self.outputs.retain(|output| matches!(output, Output::Event(..)));
+        for seq in self.by_request.values().copied().collect::<Vec<_>>() {
+            self.fail(seq, Failure::LineLost { reason: reason.into() });
+        }
+        // Nobody is left to hear the `Close` frames or to answer them.
+        self.outputs.retain(|output| matches!(output, Output::Event(..)));
+        self.sequences.clear();
+    }
+
+    /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
+    ///
+    /// # Errors
+    /// If the report contradicts what was sent; the request concerned has failed then. The driver should log the peer.
+    pub fn handle_report(
+        &mut self,
+        from: StageIndex,
+        report: Report,
+        now: Duration,
+    ) -> Result<(), ReportFault> {
+        let tail = StageIndex(self.config.n_stages - 1);
+        let is_tails = matches!(report, Report::Verdict(_) | Report::Progress(_) | Report::Closed(_));
+        if is_tails && from != tail {
+            return Err(ReportFault::NotTail { from, tail });
+        }
+        match report {
+            Report::State(_) => Ok(()),
+            Report::Verdict(verdict) => self.handle_verdict(*verdict, now),
+            Report::Progress(progress) => self.handle_progress(&progress, now),
+            Report::Closed(seq) => self.handle_closed(seq, now),
+            Report::Fault(fault) => self.handle_fault(from, &fault),
+        }
+    }
+
+    /// Drops requests whose time in the queue is over.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let queued = self.queue.pop_front().expect("a deadline belongs to the oldest waiting request");
+            self.stats.failed += 1;
+            let waited = now.saturating_sub(queued.since);
+            self.emit(queued.id, Event::Failed(Failure::QueueTimeout { waited }));
+        }
+    }
+
+    /// When [`Scheduler::handle_timeout`] must be called next, if nothing else happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.queue.front().map(|queued| queued.since.saturating_add(self.config.queue_timeout))
+    }
+
+    /// The next thing to carry away.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.stats;
+        stats.queued = self.queue.len() as u32;
+        stats.sequences = self.sequences.len() as u32;
+        self.sequences.values().for_each(|sequence| add_windows(&mut stats, sequence.windows()));
+        stats
+    }
+
+    /// Every sequence that holds memory, oldest first.
+    pub fn sequences(&self) -> impl Iterator<Item = SequenceStatus> + '_ {
+        self.sequences.values().map(Sequence::status)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        if request.prompt.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        if request.max_tokens == Some(0) {
+            return Err(Refusal::NothingToGenerate);
+        }
+        let context = self.config.context;
+        if request.prompt.len() >= context as usize {
+            let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+            return Err(Refusal::ContextLength { prompt, context });
+        }
+        let is_known = |token: &Token| u32::try_from(token.0).is_ok_and(|id| id < self.config.n_vocab);
+        match request.prompt.iter().find(|token| !is_known(token)) {
+            Some(&token) => Err(Refusal::UnknownToken(token)),
+            None => Ok(()),
+        }
+    }
+
+    fn has_free_slot(&self) -> bool {
+        self.line_is_up && self.sequences.len() < usize::from(self.config.n_slots)
+    }
+
+    /// Starts waiting requests as far as slots are free. Those that start together take turns with their chunks.
+    fn admit(&mut self, now: Duration) {
+        let mut started = Vec::new();
+        while self.has_free_slot()
+            && let Some(queued) = self.queue.pop_front()
+        {
+            started.push(self.open(queued, now));
+        }
+        while !started.is_empty() {
+            started.retain(|&seq| self.send_next(seq, now));
+        }
+    }
+
+    fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
+        let Queued { id, request, since } = queued;
+        let seq = self.next_seq;
+        self.next_seq = SeqId(seq.0 + 1);
+        let n_prompt = request.prompt.len() as u32;
+        let room = self.config.context - n_prompt;
+        let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
+        self.emit(id, Event::Started { cached: 0, queued: now.saturating_sub(since) });
+        self.send(Work::Open(Box::new(Open {
+            seq,
+            start: Position(0),
+            seed: request.seed,
+            choice: request.choice,
+            sampler: request.sampler,
+            limit,
+            ignore_eos: request.ignore_eos,
+            top_logprobs: request.top_logprobs,
+            history: Vec::new(),
+        })));
+        let wants_logprobs = request.top_logprobs.is_some();
+        let start = Start { seq, request: id, prompt: request.prompt, limit, wants_logprobs, now };
+        self.sequences.insert(seq, Sequence::new(start));
+        self.by_request.insert(id, seq);
+        seq
+    }
+
+    /// Sends one more piece of work of the sequence, if it may; whether it did.
+    fn send_next(&mut self, seq: SeqId, now: Duration) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        let Some(work) = sequence.next_work(&self.config, now) else { return false };
+        if let Work::Chunk(chunk) = &work {
+            self.stats.prefilled_tokens += chunk.tokens.len() as u64;
+        }
+        self.send(work);
+        true
+    }
+
+    fn handle_verdict(&mut self, verdict: Verdict, now: Duration) -> Result<(), ReportFault> {
+        let seq = verdict.seq;
+        let Some(sequence) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        let id = sequence.request();
+        let commit = match sequence.handle_verdict(&verdict, now) {
+            Ok(commit) => commit,
+            Err(fault) => return Err(self.refuse(seq, fault)),
+        };
+        self.stats.generated_tokens += verdict.tokens.len() as u64;
+        if let Some(epoch) = commit.opened
+            && commit.n_stale > 0
+        {
+            self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
+        }
+        // The next windows go out before anyone looks at the tokens: the line must not wait for that.
+        while self.send_next(seq, now) {}
+        self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
+        match verdict.ended {
+            Some(End::EndOfGeneration | End::Grammar) => self.finish(seq, Finish::Stop, now),
+            Some(End::Limit) => self.finish(seq, Finish::Length, now),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn handle_progress(&mut self, progress: &Progress, now: Duration) -> Result<(), ReportFault> {
+        let seq = progress.seq;
+        let Some(sequence) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        if let Err(fault) = sequence.handle_progress(progress) {
+            return Err(self.refuse(seq, fault));
+        }
+        while self.send_next(seq, now) {}
+        Ok(())
+    }
+
+    fn handle_closed(&mut self, seq: SeqId, now: Duration) -> Result<(), ReportFault> {
+        if self.live(seq)?.is_some() {
+            return Err(self.refuse(seq, ReportFault::ClosedEarly { seq }));
+        }
+        self.sequences.remove(&seq);
+        self.admit(now);
+        Ok(())
+    }
+
+    fn handle_fault(&mut self, from: StageIndex, fault: &Fault) -> Result<(), ReportFault> {
+        let failure = failure_of(from, &fault.kind);
+        if let Some(seq) = fault.seq {
+            if self.live(seq)?.is_some() {
+                self.fail(seq, failure);
+            } else {
+                self.stats.late_reports += 1;
+            }
+        } else {
+            for seq in self.by_request.values().copied().collect::<Vec<_>>() {
+                self.fail(seq, failure.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The sequence, unless it is over.
+    fn live(&mut self, seq: SeqId) -> Result<Option<&mut Sequence>, ReportFault> {
+        if seq >= self.next_seq {
+            return Err(ReportFault::NeverOpened { seq });
+        }
+        Ok(self.sequences.get_mut(&seq).filter(|sequence| !sequence.is_closing()))
+    }
+
+    /// Fails the request of a sequence about which a stage said something impossible.
+    fn refuse(&mut self, seq: SeqId, fault: ReportFault) -> ReportFault {
+        self.fail(seq, Failure::Fault { reason: fault.to_string() });
+        fault
+    }
+
+    fn fail(&mut self, seq: SeqId, failure: Failure) {
+        if let Some(id) = self.close(seq) {
+            self.stats.failed += 1;
+            self.emit(id, Event::Failed(failure));
+        }
+    }
+
+    fn finish(&mut self, seq: SeqId, finish: Finish, now: Duration) {
+        let Some(sequence) = self.sequences.get(&seq) else { return };
+        let timings = sequence.timings(now);
+        if let Some(id) = self.close(seq) {
+            match finish {
+                Finish::Cancelled => self.stats.cancelled += 1,
+                Finish::Stop | Finish::Length => self.stats.finished += 1,
+            }
+            self.emit(id, Event::Done { finish, timings });
+        }
+    }
+
+    /// Takes a sequence off the line; its slot stays in use until the tail has seen the `Close`.
+    fn close(&mut self, seq: SeqId) -> Option<RequestId> {
+        let sequence = self.sequences.get_mut(&seq)?;
+        let id = sequence.request();
+        add_windows(&mut self.stats, sequence.windows());
+        if sequence.close() {
+            self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
+        }
+        self.by_request.remove(&id);
+        self.send(Work::Close(Close { seq }));
+        Some(id)
+    }
+
+    fn send(&mut self, work: Work) {
+        self.outputs.push_back(Output::Work(Frame::new(work)));
+    }
+
+    fn emit(&mut self, id: RequestId, event: Event) {
+        self.outputs.push_back(Output::Event(id, event));
+    }
+}
+
+fn add_windows(stats: &mut Stats, windows: spec::Stats) {
+    stats.windows += u64::from(windows.windows);
+    stats.stale_windows += u64::from(windows.stale_windows);
+    stats.drafted += u64::from(windows.proposed);
+    stats.accepted += u64::from(windows.accepted);
+}
+
+fn failure_of(from: StageIndex, kind: &FaultKind) -> Failure {
+    match kind {
+        FaultKind::Sampler { reason } => Failure::Parameters { reason: reason.clone() },
+        FaultKind::Link { .. } => Failure::LineLost { reason: format!("stage {from}: {kind}") },
+        _ => Failure::Fault { reason: format!("stage {from}: {kind}") },
+    }
+}

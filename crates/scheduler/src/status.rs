@@ -1,0 +1,66 @@
+//! What a scheduler tells about itself: counters, and the sequences as they are.
+
+use protocol::SeqId;
+
+use crate::RequestId;
+
+/// Counters since the scheduler's start, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that wait now.
+    pub queued: u32,
+    /// Sequences that hold memory now, closing ones included.
+    pub sequences: u32,
+    /// Requests taken.
+    pub submitted: u64,
+    /// Requests refused because the queue was full.
+    pub refused: u64,
+    /// Requests that ended by themselves.
+    pub finished: u64,
+    /// Requests that their callers cancelled.
+    pub cancelled: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Prompt tokens sent in chunks.
+    pub prefilled_tokens: u64,
+    /// Tokens committed.
+    pub generated_tokens: u64,
+    /// Windows sent.
+    pub windows: u64,
+    /// Of those, made stale by a contradiction or an end.
+    pub stale_windows: u64,
+    /// Tokens proposed and sent.
+    pub drafted: u64,
+    /// Of those, committed.
+    pub accepted: u64,
+    /// Reports about sequences that were over already.
+    pub late_reports: u64,
+}
+
+/// One sequence as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceStatus {
+    /// Its id on the line.
+    pub seq: SeqId,
+    /// The request that it serves or served.
+    pub request: RequestId,
+    /// What it is doing.
+    pub state: SequenceState,
+    /// Tokens in its prompt.
+    pub prompt: u32,
+    /// Tokens committed to it, the prompt's included as far as they were sent.
+    pub positions: u32,
+    /// Windows that have no verdict yet.
+    pub windows_in_flight: u32,
+}
+
+/// What a sequence is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceState {
+    /// Its prompt is on its way into the line.
+    Prefill,
+    /// It generates.
+    Decode,
+    /// It is over, but the stages have not freed its memory yet.
+    Closing,
+}
