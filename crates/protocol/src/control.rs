@@ -1,6 +1,9 @@
 //! Control messages: between the front and one stage, directly or passed on by the stages between.
 
-use crate::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, RowDtype, SeqId, StageIndex, StageTiming, Token, Verdict};
+use crate::{
+    Epoch, Generation, LayerRange, ModelId, NodeId, Position, RowDtype, SeqId, StageIndex, StageTiming,
+    Token, Verdict,
+};
 
 /// A message on its way to a stage. A stage that is not `to` passes it on.
 #[derive(Clone, Debug, PartialEq)]

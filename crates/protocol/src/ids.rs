@@ -52,12 +52,16 @@ impl Position {
     /// On overflow of `u32`, which [`crate::limits::MAX_CONTEXT`] rules out for positions that passed decoding.
     #[must_use]
     pub const fn plus(self, n: usize) -> Self {
-        Self(self.0 + n as u32)
+        assert!(n <= u32::MAX as usize, "no sequence is that long");
+        Self(self.0.checked_add(n as u32).expect("positions stay within the longest context"))
     }
 }
 
 impl Epoch {
     /// The epoch that a contradiction in this one opens.
+    ///
+    /// # Panics
+    /// On overflow of `u32`, which [`crate::limits::MAX_EPOCH`] rules out for epochs that passed decoding.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

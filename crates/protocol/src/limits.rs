@@ -22,3 +22,12 @@ pub const MAX_TOP_LOGPROBS: u8 = 64;
 pub const MAX_LOGIT_BIAS: usize = 8192;
 /// Sequence breakers of DRY, and bytes in each.
 pub const MAX_DRY_BREAKERS: usize = 64;
+/// Epochs of one sequence: each commits at least one token, so there are no more of them than positions.
+pub const MAX_EPOCH: u32 = MAX_CONTEXT;
+/// Windows of one sequence: 64 per position of the longest context, far from `u32::MAX`.
+pub const MAX_WINDOW: u32 = 64 * MAX_CONTEXT;
+/// Bytes in one control message. The largest is a verdict with [`MAX_TOP_LOGPROBS`] alternatives for each of
+/// [`MAX_ROWS`] tokens: 2.2 MB.
+pub const MAX_CONTROL_BYTES: usize = 4 << 20;
+/// Bytes in a message of the handshake. The largest is a refusal with three texts of [`MAX_TEXT`] bytes.
+pub const MAX_HELLO_BYTES: usize = 16 << 10;

@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn noise_is_a_function_of_its_key() {
-        let noise = |seed, choice, position| Noise::new(seed, choice, Position(position)).gumbel(Token(7)).to_bits();
+        let noise =
+            |seed, choice, position| Noise::new(seed, choice, Position(position)).gumbel(Token(7)).to_bits();
         assert_eq!(noise(1, 0, 5), noise(1, 0, 5));
         let keys = [(1, 0, 5), (2, 0, 5), (1, 1, 5), (1, 0, 6), (0, 0, 0)];
         let all: std::collections::BTreeSet<_> = keys.iter().map(|&(s, c, p)| noise(s, c, p)).collect();
@@ -105,7 +106,8 @@ mod tests {
             let score = |i: usize| p[i].ln() + noise.gumbel(Token(i as i32));
             counts[(0..4).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap()] += 1;
         }
-        let chi: f64 = (0..4).map(|i| (f64::from(counts[i]) - 40_000.0 * p[i]).powi(2) / (40_000.0 * p[i])).sum();
+        let chi: f64 =
+            (0..4).map(|i| (f64::from(counts[i]) - 40_000.0 * p[i]).powi(2) / (40_000.0 * p[i])).sum();
         assert!(chi < 16.27, "chi-square with 3 degrees of freedom at p = 0.001: {chi}, {counts:?}");
     }
 }

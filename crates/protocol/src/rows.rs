@@ -148,7 +148,9 @@ fn pack_row(dtype: RowDtype, row: &[f32], out: &mut Vec<u8>) {
             let scale = largest / 127.0;
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
             out.extend_from_slice(&scale.to_le_bytes());
-            out.extend(row.iter().map(|v| ((v * inverse).round().clamp(-127.0, 127.0) as i8).cast_unsigned()));
+            out.extend(
+                row.iter().map(|v| ((v * inverse).round().clamp(-127.0, 127.0) as i8).cast_unsigned()),
+            );
         }
     }
 }

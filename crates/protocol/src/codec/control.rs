@@ -1,0 +1,313 @@
+//! Bytes of control messages, both ways.
+
+use super::DecodeError;
+use super::reader::{Field, Reader};
+use super::work::{get_timings, get_verdict, put_timings, put_verdict};
+use super::writer::Writer;
+use crate::{
+    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, LayerRange, ModelId, NodeId, Progress,
+    Report, RowDtype, StageState, ToFront, ToStage, limits,
+};
+
+pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
+    w.u8(match v {
+        RowDtype::F32 => 0,
+        RowDtype::F16 => 1,
+        RowDtype::Bf16 => 2,
+        RowDtype::Q8 => 3,
+    });
+}
+
+pub(super) fn get_dtype(r: &mut Reader<'_>, field: Field) -> Result<RowDtype, DecodeError> {
+    match r.u8(field)? {
+        0 => Ok(RowDtype::F32),
+        1 => Ok(RowDtype::F16),
+        2 => Ok(RowDtype::Bf16),
+        3 => Ok(RowDtype::Q8),
+        tag => Err(DecodeError::UnknownTag { field, tag }),
+    }
+}
+
+pub(super) fn put_to_stage(w: &mut Writer<'_>, v: &ToStage) {
+    w.u16(v.to.0);
+    w.u64(v.generation.0);
+    match &v.command {
+        Command::Assign(assign) => {
+            w.u8(0);
+            put_assign(w, assign);
+        }
+        Command::Release => w.u8(1),
+        Command::Hint(Hint::Advance { seq, epoch }) => {
+            w.u8(2);
+            w.u64(seq.0);
+            w.u32(epoch.0);
+        }
+        Command::Hint(Hint::Drop { seq }) => {
+            w.u8(3);
+            w.u64(seq.0);
+        }
+    }
+}
+
+pub(super) fn get_to_stage(r: &mut Reader<'_>) -> Result<ToStage, DecodeError> {
+    let (to, generation) = (r.stage("to_stage.to")?, r.generation("to_stage.generation")?);
+    let command = match r.u8("command")? {
+        0 => Command::Assign(Box::new(get_assign(r)?)),
+        1 => Command::Release,
+        2 => Command::Hint(Hint::Advance { seq: r.seq("advance.seq")?, epoch: r.epoch("advance.epoch")? }),
+        3 => Command::Hint(Hint::Drop { seq: r.seq("drop.seq")? }),
+        tag => return Err(DecodeError::UnknownTag { field: "command", tag }),
+    };
+    Ok(ToStage { to, generation, command })
+}
+
+fn put_assign(w: &mut Writer<'_>, v: &Assign) {
+    w.u16(v.n_stages);
+    w.u16(v.index.0);
+    w.bytes(&v.model.0);
+    w.u32(v.n_layers);
+    w.u32(v.layers.start);
+    w.u32(v.layers.end);
+    w.u32(v.context);
+    w.u16(v.n_slots);
+    w.u32(v.max_rows);
+    put_dtype(w, v.row_dtype);
+    w.u8(match v.kv {
+        KvType::F16 => 0,
+        KvType::Q8_0 => 1,
+        KvType::Q4_0 => 2,
+    });
+    w.flag(v.exact);
+    w.bytes(&v.upstream.0);
+    w.option(v.downstream.as_ref(), |w, v| {
+        w.text(&v.address);
+        w.option(v.node.as_ref(), |w, node| w.bytes(&node.0));
+        w.flag(v.relay);
+    });
+}
+
+fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
+    let n_stages = r.u16_in("assign.n_stages", 1, limits::MAX_STAGES)?;
+    let index = r.stage("assign.index")?;
+    let model = ModelId(r.array("assign.model")?);
+    let n_layers = r.u32_in("assign.n_layers", 1, limits::MAX_LAYERS)?;
+    let layers = LayerRange {
+        start: r.u32_in("assign.layers.start", 0, n_layers)?,
+        end: r.u32_in("assign.layers.end", 0, n_layers)?,
+    };
+    let assign = Assign {
+        index,
+        n_stages,
+        model,
+        layers,
+        n_layers,
+        context: r.u32_in("assign.context", 1, limits::MAX_CONTEXT)?,
+        n_slots: r.u16_in("assign.n_slots", 1, limits::MAX_SLOTS)?,
+        max_rows: r.u32_in("assign.max_rows", 1, limits::MAX_ROWS)?,
+        row_dtype: get_dtype(r, "assign.row_dtype")?,
+        kv: get_kv(r)?,
+        exact: r.flag("assign.exact")?,
+        upstream: NodeId(r.array("assign.upstream")?),
+        downstream: r.option("assign.downstream", get_downstream)?,
+    };
+    let is_tail = index.0 + 1 == n_stages;
+    if index.0 >= n_stages {
+        return Err(DecodeError::Contradiction {
+            field: "assign.index",
+            rule: "must be below assign.n_stages",
+        });
+    }
+    if layers.start > layers.end {
+        return Err(DecodeError::Contradiction {
+            field: "assign.layers",
+            rule: "must not end before they start",
+        });
+    }
+    if is_tail != assign.downstream.is_none() {
+        return Err(DecodeError::Contradiction {
+            field: "assign.downstream",
+            rule: "only the tail has none",
+        });
+    }
+    Ok(assign)
+}
+
+fn get_kv(r: &mut Reader<'_>) -> Result<KvType, DecodeError> {
+    match r.u8("assign.kv")? {
+        0 => Ok(KvType::F16),
+        1 => Ok(KvType::Q8_0),
+        2 => Ok(KvType::Q4_0),
+        tag => Err(DecodeError::UnknownTag { field: "assign.kv", tag }),
+    }
+}
+
+fn get_downstream(r: &mut Reader<'_>) -> Result<Downstream, DecodeError> {
+    Ok(Downstream {
+        address: r.text("assign.downstream.address", limits::MAX_TEXT)?,
+        node: r.option("assign.downstream.node", |r| Ok(NodeId(r.array("assign.downstream.node")?)))?,
+        relay: r.flag("assign.downstream.relay")?,
+    })
+}
+
+pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
+    w.u16(v.from.0);
+    w.u64(v.generation.0);
+    match &v.report {
+        Report::State(state) => {
+            w.u8(0);
+            put_state(w, state);
+        }
+        Report::Verdict(verdict) => {
+            w.u8(1);
+            put_verdict(w, verdict);
+        }
+        Report::Progress(progress) => {
+            w.u8(2);
+            w.u64(progress.seq.0);
+            w.place(progress.next);
+            put_timings(w, &progress.timings);
+        }
+        Report::Closed(seq) => {
+            w.u8(3);
+            w.u64(seq.0);
+        }
+        Report::Fault(fault) => {
+            w.u8(4);
+            w.option(fault.seq.as_ref(), |w, seq| w.u64(seq.0));
+            put_fault(w, &fault.kind);
+        }
+    }
+}
+
+pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
+    let (from, generation) = (r.stage("to_front.from")?, r.generation("to_front.generation")?);
+    let report = match r.u8("report")? {
+        0 => Report::State(get_state(r)?),
+        1 => Report::Verdict(Box::new(get_verdict(r)?)),
+        2 => Report::Progress(Progress {
+            seq: r.seq("progress.seq")?,
+            next: r.place("progress.next")?,
+            timings: get_timings(r, "progress.timings")?,
+        }),
+        3 => Report::Closed(r.seq("closed.seq")?),
+        4 => {
+            Report::Fault(Fault { seq: r.option("fault.seq", |r| r.seq("fault.seq"))?, kind: get_fault(r)? })
+        }
+        tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
+    };
+    Ok(ToFront { from, generation, report })
+}
+
+fn put_state(w: &mut Writer<'_>, v: &StageState) {
+    match v {
+        StageState::Idle { node, pid } => {
+            w.u8(0);
+            w.bytes(&node.0);
+            w.u32(*pid);
+        }
+        StageState::Loading { permille, what } => {
+            w.u8(1);
+            w.u16(*permille);
+            w.text(what);
+        }
+        StageState::Linking => w.u8(2),
+        StageState::Ready { row_width, weight_bytes, kv_bytes } => {
+            w.u8(3);
+            w.u32(*row_width);
+            w.u64(*weight_bytes);
+            w.u64(*kv_bytes);
+        }
+        StageState::Failed { reason } => {
+            w.u8(4);
+            w.text(reason);
+        }
+    }
+}
+
+fn get_state(r: &mut Reader<'_>) -> Result<StageState, DecodeError> {
+    Ok(match r.u8("state")? {
+        0 => StageState::Idle { node: NodeId(r.array("state.node")?), pid: r.u32("state.pid")? },
+        1 => StageState::Loading {
+            permille: r.u16_in("state.permille", 0, 1000)?,
+            what: r.text("state.what", limits::MAX_TEXT)?,
+        },
+        2 => StageState::Linking,
+        3 => StageState::Ready {
+            row_width: r.u32_in("state.row_width", 1, limits::MAX_ROW_WIDTH)?,
+            weight_bytes: r.u64("state.weight_bytes")?,
+            kv_bytes: r.u64("state.kv_bytes")?,
+        },
+        4 => StageState::Failed { reason: r.text("state.reason", limits::MAX_TEXT)? },
+        tag => return Err(DecodeError::UnknownTag { field: "state", tag }),
+    })
+}
+
+fn put_fault(w: &mut Writer<'_>, v: &FaultKind) {
+    match v {
+        FaultKind::Diverged { base, token, expected, expected_token } => {
+            w.u8(0);
+            w.place(*base);
+            w.token(*token);
+            w.place(*expected);
+            w.token(*expected_token);
+        }
+        FaultKind::Gap { base, next } => {
+            w.u8(1);
+            w.place(*base);
+            w.place(*next);
+        }
+        FaultKind::Rewind { base, oldest } => {
+            w.u8(2);
+            w.place(*base);
+            w.place(*oldest);
+        }
+        FaultKind::UnknownSequence => w.u8(3),
+        FaultKind::AlreadyOpen => w.u8(4),
+        FaultKind::ContextFull { end, context } => {
+            w.u8(5);
+            w.place(*end);
+            w.u32(*context);
+        }
+        FaultKind::TooManySequences { limit } => {
+            w.u8(6);
+            w.u32(*limit);
+        }
+        FaultKind::BadRows { reason } => put_reason(w, 7, reason),
+        FaultKind::Engine { reason } => put_reason(w, 8, reason),
+        FaultKind::Sampler { reason } => put_reason(w, 9, reason),
+        FaultKind::Link { reason } => put_reason(w, 10, reason),
+        FaultKind::Unsupported { what } => put_reason(w, 11, what),
+    }
+}
+
+fn put_reason(w: &mut Writer<'_>, tag: u8, reason: &str) {
+    w.u8(tag);
+    w.text(reason);
+}
+
+fn get_fault(r: &mut Reader<'_>) -> Result<FaultKind, DecodeError> {
+    let reason = |r: &mut Reader<'_>| r.text("fault.reason", limits::MAX_TEXT);
+    Ok(match r.u8("fault")? {
+        0 => FaultKind::Diverged {
+            base: r.place("fault.base")?,
+            token: r.token("fault.token")?,
+            expected: r.place("fault.expected")?,
+            expected_token: r.token("fault.expected_token")?,
+        },
+        1 => FaultKind::Gap { base: r.place("fault.base")?, next: r.place("fault.next")? },
+        2 => FaultKind::Rewind { base: r.place("fault.base")?, oldest: r.place("fault.oldest")? },
+        3 => FaultKind::UnknownSequence,
+        4 => FaultKind::AlreadyOpen,
+        5 => FaultKind::ContextFull {
+            end: r.place("fault.end")?,
+            context: r.u32_in("fault.context", 0, limits::MAX_CONTEXT)?,
+        },
+        6 => FaultKind::TooManySequences { limit: r.u32("fault.limit")? },
+        7 => FaultKind::BadRows { reason: reason(r)? },
+        8 => FaultKind::Engine { reason: reason(r)? },
+        9 => FaultKind::Sampler { reason: reason(r)? },
+        10 => FaultKind::Link { reason: reason(r)? },
+        11 => FaultKind::Unsupported { what: reason(r)? },
+        tag => return Err(DecodeError::UnknownTag { field: "fault", tag }),
+    })
+}

@@ -1,0 +1,113 @@
+//! Bytes of the handshake. The version of a [`Hello`] and the whole of [`RefuseReason::Version`] never change their
+//! form, so that two builds can always tell each other that they differ.
+
+use super::DecodeError;
+use super::control::{get_dtype, put_dtype};
+use super::reader::Reader;
+use super::writer::Writer;
+use crate::{Hello, HelloReply, LinkRole, ModelId, PROTOCOL_VERSION, RefuseReason, RowsHello, limits};
+
+pub(super) fn put_hello(w: &mut Writer<'_>, v: &Hello) {
+    w.u16(v.version);
+    w.text(&v.build);
+    match &v.role {
+        LinkRole::Control { stage } => {
+            w.u8(0);
+            w.u16(stage.0);
+        }
+        LinkRole::Rows(rows) => {
+            w.u8(1);
+            w.u64(rows.generation.0);
+            w.u16(rows.to.0);
+            w.bytes(&rows.model.0);
+            w.u32(rows.layer);
+            w.u32(rows.row_width);
+            put_dtype(w, rows.row_dtype);
+            w.u32(rows.context);
+        }
+    }
+}
+
+pub(super) fn get_hello(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
+    let version = r.u16("hello.version")?;
+    if version != PROTOCOL_VERSION {
+        return Err(DecodeError::Version { ours: PROTOCOL_VERSION, theirs: version });
+    }
+    let build = r.text("hello.build", limits::MAX_TEXT)?;
+    let role = match r.u8("hello.role")? {
+        0 => LinkRole::Control { stage: r.stage("hello.stage")? },
+        1 => LinkRole::Rows(get_rows_hello(r)?),
+        tag => return Err(DecodeError::UnknownTag { field: "hello.role", tag }),
+    };
+    Ok(Hello { version, build, role })
+}
+
+fn get_rows_hello(r: &mut Reader<'_>) -> Result<RowsHello, DecodeError> {
+    Ok(RowsHello {
+        generation: r.generation("hello.generation")?,
+        to: r.stage("hello.to")?,
+        model: ModelId(r.array("hello.model")?),
+        layer: r.u32_in("hello.layer", 0, limits::MAX_LAYERS)?,
+        row_width: r.u32_in("hello.row_width", 0, limits::MAX_ROW_WIDTH)?,
+        row_dtype: get_dtype(r, "hello.row_dtype")?,
+        context: r.u32_in("hello.context", 1, limits::MAX_CONTEXT)?,
+    })
+}
+
+pub(super) fn put_reply(w: &mut Writer<'_>, v: &HelloReply) {
+    match v {
+        HelloReply::Accept { build } => {
+            w.u8(0);
+            w.text(build);
+        }
+        HelloReply::Refuse(reason) => {
+            w.u8(1);
+            put_reason(w, reason);
+        }
+    }
+}
+
+pub(super) fn get_reply(r: &mut Reader<'_>) -> Result<HelloReply, DecodeError> {
+    match r.u8("reply")? {
+        0 => Ok(HelloReply::Accept { build: r.text("reply.build", limits::MAX_TEXT)? }),
+        1 => Ok(HelloReply::Refuse(get_reason(r)?)),
+        tag => Err(DecodeError::UnknownTag { field: "reply", tag }),
+    }
+}
+
+fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
+    match v {
+        RefuseReason::Version { ours, theirs } => {
+            w.u8(0);
+            w.u16(*ours);
+            w.u16(*theirs);
+        }
+        RefuseReason::Busy => w.u8(1),
+        RefuseReason::NotAssigned { generation } => {
+            w.u8(2);
+            w.u64(generation.0);
+        }
+        RefuseReason::WrongPeer => w.u8(3),
+        RefuseReason::Mismatch { field, ours, theirs } => {
+            w.u8(4);
+            w.text(field);
+            w.text(ours);
+            w.text(theirs);
+        }
+    }
+}
+
+fn get_reason(r: &mut Reader<'_>) -> Result<RefuseReason, DecodeError> {
+    Ok(match r.u8("refuse")? {
+        0 => RefuseReason::Version { ours: r.u16("refuse.ours")?, theirs: r.u16("refuse.theirs")? },
+        1 => RefuseReason::Busy,
+        2 => RefuseReason::NotAssigned { generation: r.generation("refuse.generation")? },
+        3 => RefuseReason::WrongPeer,
+        4 => RefuseReason::Mismatch {
+            field: r.text("refuse.field", limits::MAX_TEXT)?,
+            ours: r.text("refuse.ours", limits::MAX_TEXT)?,
+            theirs: r.text("refuse.theirs", limits::MAX_TEXT)?,
+        },
+        tag => return Err(DecodeError::UnknownTag { field: "refuse", tag }),
+    })
+}

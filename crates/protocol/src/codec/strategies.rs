@@ -1,0 +1,327 @@
+//! Random messages within every bound, for the tests of the codec.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use crate::{
+    Assign, Chunk, Close, Command, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
+    Generation, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, Open,
+    PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, RowDtype, Rows, RowsHello,
+    SamplerParams, SeqId, StageIndex, StageState, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
+    Verdict, Window, WindowId, Work, XtcParams, limits,
+};
+
+fn token() -> impl Strategy<Value = Token> {
+    (0..=i32::MAX).prop_map(Token)
+}
+
+fn place() -> impl Strategy<Value = Position> {
+    prop_oneof![0..100_u32, 0..=limits::MAX_CONTEXT].prop_map(Position)
+}
+
+fn seq() -> impl Strategy<Value = SeqId> {
+    any::<u64>().prop_map(SeqId)
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    (0..=limits::MAX_EPOCH).prop_map(Epoch)
+}
+
+fn window_id() -> impl Strategy<Value = WindowId> {
+    (0..=limits::MAX_WINDOW).prop_map(WindowId)
+}
+
+fn generation() -> impl Strategy<Value = Generation> {
+    any::<u64>().prop_map(Generation)
+}
+
+fn stage() -> impl Strategy<Value = StageIndex> {
+    (0..limits::MAX_STAGES).prop_map(StageIndex)
+}
+
+fn finite() -> impl Strategy<Value = f32> {
+    prop_oneof![Just(0.0_f32), Just(-0.0_f32), Just(f32::MAX), -2.0_f32..2.0, -1e9_f32..1e9]
+}
+
+fn log_weight() -> impl Strategy<Value = f32> {
+    prop_oneof![4 => finite(), 1 => Just(f32::NEG_INFINITY)]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,24}"
+}
+
+fn dtype() -> impl Strategy<Value = RowDtype> {
+    prop_oneof![Just(RowDtype::F32), Just(RowDtype::F16), Just(RowDtype::Bf16), Just(RowDtype::Q8)]
+}
+
+fn timings() -> impl Strategy<Value = Vec<StageTiming>> {
+    let timing = any::<(u32, u32, u32)>().prop_map(|(queue_us, compute_us, batch_rows)| StageTiming {
+        queue_us,
+        compute_us,
+        batch_rows,
+    });
+    vec(timing, 0..5)
+}
+
+/// A base and tokens that fit behind it.
+fn rows_at() -> impl Strategy<Value = (Position, Vec<Token>)> {
+    (place(), vec(token(), 1..9))
+        .prop_map(|(base, tokens)| (Position(base.0.min(limits::MAX_CONTEXT - tokens.len() as u32)), tokens))
+}
+
+fn dry() -> impl Strategy<Value = DryParams> {
+    (finite(), finite(), any::<i32>(), -1..1000_i32, vec("\\PC{0,8}", 0..4)).prop_map(
+        |(multiplier, base, allowed_length, penalty_last_n, sequence_breakers)| DryParams {
+            multiplier,
+            base,
+            allowed_length,
+            penalty_last_n,
+            sequence_breakers,
+        },
+    )
+}
+
+fn mirostat() -> impl Strategy<Value = Mirostat> {
+    (1..3_u8, finite(), finite(), finite()).prop_map(|(version, tau, eta, mu)| Mirostat {
+        version,
+        tau,
+        eta,
+        mu,
+    })
+}
+
+fn sampler() -> impl Strategy<Value = SamplerParams> {
+    let floats = vec(finite(), 12);
+    let xtc = (finite(), finite()).prop_map(|(probability, threshold)| XtcParams { probability, threshold });
+    let bias = vec((token(), log_weight()), 0..4);
+    let counts = (any::<u32>(), any::<u32>(), -1..1000_i32);
+    (floats, counts, bias, dry(), xtc, option::of(mirostat())).prop_map(
+        |(f, (top_k, min_keep, penalty_last_n), logit_bias, dry, xtc, mirostat)| SamplerParams {
+            temperature: f[0],
+            dynatemp_range: f[1],
+            dynatemp_exponent: f[2],
+            top_k,
+            top_p: f[3],
+            min_p: f[4],
+            typical_p: f[5],
+            top_n_sigma: f[6],
+            repeat_penalty: f[7],
+            frequency_penalty: f[8],
+            presence_penalty: f[9],
+            penalty_last_n,
+            logit_bias,
+            dry,
+            xtc,
+            mirostat,
+            min_keep,
+        },
+    )
+}
+
+fn open() -> impl Strategy<Value = Open> {
+    let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>());
+    let top = option::of(0..=limits::MAX_TOP_LOGPROBS);
+    (ids, sampler(), 1..1000_u32, top, vec(token(), 0..9)).prop_map(
+        |((seq, seed, choice, ignore_eos), sampler, room, top_logprobs, history)| Open {
+            seq,
+            start: Position(history.len() as u32),
+            seed,
+            choice,
+            sampler,
+            limit: Position(history.len() as u32 + room),
+            ignore_eos,
+            top_logprobs,
+            history,
+        },
+    )
+}
+
+fn window() -> impl Strategy<Value = Window> {
+    (seq(), epoch(), window_id(), rows_at(), any::<(bool, bool)>()).prop_map(
+        |(seq, epoch, window, (base, tokens), (run_ahead, want_draft))| Window {
+            seq,
+            epoch,
+            window,
+            base,
+            tokens,
+            run_ahead,
+            want_draft,
+        },
+    )
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let chunk = (seq(), rows_at()).prop_map(|(seq, (base, tokens))| Chunk { seq, base, tokens });
+    let fork = (seq(), open()).prop_map(|(seq, mut child)| {
+        child.seq = SeqId(seq.0 ^ 1);
+        Fork { seq, child: Box::new(child) }
+    });
+    prop_oneof![
+        1 => open().prop_map(|open| Work::Open(Box::new(open))),
+        2 => chunk.prop_map(Work::Chunk),
+        3 => window().prop_map(Work::Window),
+        1 => fork.prop_map(Work::Fork),
+        1 => (seq(), place()).prop_map(|(seq, len)| Work::Park(Park { seq, len })),
+        1 => seq().prop_map(|seq| Work::Close(Close { seq })),
+    ]
+}
+
+pub(super) fn frame() -> impl Strategy<Value = Frame> {
+    (work(), option::of((dtype(), 1..6_u32)), timings(), any::<u8>()).prop_map(
+        |(work, rows, timings, fill)| {
+            let n_rows = work.tokens().len();
+            let rows = rows.filter(|_| n_rows > 0).map(|(dtype, width)| {
+                let bytes = (0..n_rows * dtype.row_bytes(width as usize)).map(|i| fill.wrapping_add(i as u8));
+                Rows::new(dtype, width, n_rows as u32, bytes.collect::<Vec<_>>().into()).unwrap()
+            });
+            let timings = if n_rows == 0 { Vec::new() } else { timings };
+            Frame { work, rows, timings }
+        },
+    )
+}
+
+fn assign() -> impl Strategy<Value = Assign> {
+    let line = (1..=limits::MAX_STAGES).prop_flat_map(|n| (Just(n), 0..n));
+    let layers = (1..=limits::MAX_LAYERS)
+        .prop_flat_map(|n| (Just(n), 0..=n))
+        .prop_flat_map(|(n, end)| (Just(n), 0..=end, Just(end)));
+    let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
+    let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
+    let ids = any::<([u8; 32], [u8; 32], Option<[u8; 32]>, bool)>();
+    (line, layers, sizes, (dtype(), kv, any::<bool>()), ids, text()).prop_map(
+        |(
+            (n_stages, index),
+            (n_layers, start, end),
+            (context, n_slots, max_rows),
+            (row_dtype, kv, exact),
+            ids,
+            address,
+        )| {
+            Assign {
+                index: StageIndex(index),
+                n_stages,
+                model: ModelId(ids.0),
+                layers: LayerRange { start, end },
+                n_layers,
+                context,
+                n_slots,
+                max_rows,
+                row_dtype,
+                kv,
+                exact,
+                upstream: NodeId(ids.1),
+                downstream: (index + 1 < n_stages).then_some(Downstream {
+                    address,
+                    node: ids.2.map(NodeId),
+                    relay: ids.3,
+                }),
+            }
+        },
+    )
+}
+
+pub(super) fn to_stage() -> impl Strategy<Value = ToStage> {
+    let command = prop_oneof![
+        assign().prop_map(|assign| Command::Assign(Box::new(assign))),
+        Just(Command::Release),
+        (seq(), epoch()).prop_map(|(seq, epoch)| Command::Hint(Hint::Advance { seq, epoch })),
+        seq().prop_map(|seq| Command::Hint(Hint::Drop { seq })),
+    ];
+    (stage(), generation(), command).prop_map(|(to, generation, command)| ToStage { to, generation, command })
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let end = prop_oneof![Just(End::EndOfGeneration), Just(End::Limit), Just(End::Grammar)];
+    let logprobs = option::of((log_weight(), vec((token(), log_weight()), 0..4)));
+    let window = (seq(), epoch(), window_id(), rows_at());
+    (window, option::of(end), logprobs, option::of(finite()), timings()).prop_map(
+        |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, timings)| {
+            let logprobs = logprobs
+                .map_or_else(Vec::new, |(logprob, top)| vec![TokenLogprobs { logprob, top }; tokens.len()]);
+            Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings }
+        },
+    )
+}
+
+fn state() -> impl Strategy<Value = StageState> {
+    let ready =
+        (1..=limits::MAX_ROW_WIDTH, any::<(u64, u64)>()).prop_map(|(row_width, (weight_bytes, kv_bytes))| {
+            StageState::Ready { row_width, weight_bytes, kv_bytes }
+        });
+    prop_oneof![
+        any::<([u8; 32], u32)>().prop_map(|(node, pid)| StageState::Idle { node: NodeId(node), pid }),
+        (0..=1000_u16, text()).prop_map(|(permille, what)| StageState::Loading { permille, what }),
+        Just(StageState::Linking),
+        ready,
+        text().prop_map(|reason| StageState::Failed { reason }),
+    ]
+}
+
+fn fault_kind() -> impl Strategy<Value = FaultKind> {
+    let diverged =
+        (place(), token(), place(), token()).prop_map(|(base, token, expected, expected_token)| {
+            FaultKind::Diverged { base, token, expected, expected_token }
+        });
+    prop_oneof![
+        diverged,
+        (place(), place()).prop_map(|(base, next)| FaultKind::Gap { base, next }),
+        (place(), place()).prop_map(|(base, oldest)| FaultKind::Rewind { base, oldest }),
+        Just(FaultKind::UnknownSequence),
+        Just(FaultKind::AlreadyOpen),
+        (place(), 0..=limits::MAX_CONTEXT).prop_map(|(end, context)| FaultKind::ContextFull { end, context }),
+        any::<u32>().prop_map(|limit| FaultKind::TooManySequences { limit }),
+        text().prop_map(|reason| FaultKind::BadRows { reason }),
+        text().prop_map(|reason| FaultKind::Engine { reason }),
+        text().prop_map(|reason| FaultKind::Sampler { reason }),
+        text().prop_map(|reason| FaultKind::Link { reason }),
+        text().prop_map(|what| FaultKind::Unsupported { what }),
+    ]
+}
+
+pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
+    let report = prop_oneof![
+        state().prop_map(Report::State),
+        verdict().prop_map(|verdict| Report::Verdict(Box::new(verdict))),
+        (seq(), place(), timings()).prop_map(|(seq, next, timings)| Report::Progress(Progress {
+            seq,
+            next,
+            timings
+        })),
+        seq().prop_map(Report::Closed),
+        (option::of(seq()), fault_kind()).prop_map(|(seq, kind)| Report::Fault(Fault { seq, kind })),
+    ];
+    (stage(), generation(), report).prop_map(|(from, generation, report)| ToFront {
+        from,
+        generation,
+        report,
+    })
+}
+
+pub(super) fn hello() -> impl Strategy<Value = Hello> {
+    let claims = (0..=limits::MAX_LAYERS, 0..=limits::MAX_ROW_WIDTH, 1..=limits::MAX_CONTEXT);
+    let rows = (generation(), stage(), any::<[u8; 32]>(), claims, dtype()).prop_map(
+        |(generation, to, model, (layer, row_width, context), row_dtype)| {
+            let model = ModelId(model);
+            LinkRole::Rows(RowsHello { generation, to, model, layer, row_width, row_dtype, context })
+        },
+    );
+    let role = prop_oneof![stage().prop_map(|stage| LinkRole::Control { stage }), rows];
+    (text(), role).prop_map(|(build, role)| Hello { version: PROTOCOL_VERSION, build, role })
+}
+
+pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
+    let reason = prop_oneof![
+        any::<(u16, u16)>().prop_map(|(ours, theirs)| RefuseReason::Version { ours, theirs }),
+        Just(RefuseReason::Busy),
+        generation().prop_map(|generation| RefuseReason::NotAssigned { generation }),
+        Just(RefuseReason::WrongPeer),
+        (text(), text(), text()).prop_map(|(field, ours, theirs)| RefuseReason::Mismatch {
+            field,
+            ours,
+            theirs
+        }),
+    ];
+    prop_oneof![text().prop_map(|build| HelloReply::Accept { build }), reason.prop_map(HelloReply::Refuse)]
+}

@@ -1,0 +1,249 @@
+//! Bytes of work frames and verdicts. A frame is its head (work, timings, what the rows are) and then the rows as
+//! they are, up to the end of the message.
+
+use bytes::Bytes;
+
+use super::DecodeError;
+use super::control::{get_dtype, put_dtype};
+use super::reader::{Field, Reader};
+use super::sampling::{get_sampler, put_sampler};
+use super::writer::Writer;
+use crate::{
+    Chunk, Close, End, Fork, Frame, Open, Park, Rows, StageTiming, TokenLogprobs, Verdict, Window, Work,
+    limits,
+};
+
+pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
+    put_work(w, &v.work);
+    put_timings(w, &v.timings);
+    w.option(v.rows.as_ref(), |w, rows| {
+        put_dtype(w, rows.dtype());
+        w.u32(rows.width());
+        w.u32(rows.n_rows());
+    });
+}
+
+pub(super) fn get_frame(bytes: &Bytes, mut r: Reader<'_>) -> Result<Frame, DecodeError> {
+    let work = get_work(&mut r)?;
+    let timings = get_timings(&mut r, "frame.timings")?;
+    let n_tokens = work.tokens().len();
+    if n_tokens == 0 && !timings.is_empty() {
+        return Err(DecodeError::Contradiction {
+            field: "frame.timings",
+            rule: "only work with tokens has timings",
+        });
+    }
+    let claim = r.option("frame.rows", |r| {
+        Ok((get_dtype(r, "frame.rows.dtype")?, r.u32("frame.rows.width")?, r.u32("frame.rows.n_rows")?))
+    })?;
+    let Some((dtype, width, n_rows)) = claim else {
+        r.finish()?;
+        return Ok(Frame { work, rows: None, timings });
+    };
+    if n_rows as usize != n_tokens {
+        return Err(DecodeError::Contradiction {
+            field: "frame.rows.n_rows",
+            rule: "there is one row per token",
+        });
+    }
+    let rows = Rows::new(dtype, width, n_rows, bytes.slice(r.position()..))?;
+    Ok(Frame { work, rows: Some(rows), timings })
+}
+
+fn put_work(w: &mut Writer<'_>, v: &Work) {
+    match v {
+        Work::Open(open) => {
+            w.u8(0);
+            put_open(w, open);
+        }
+        Work::Chunk(chunk) => {
+            w.u8(1);
+            w.u64(chunk.seq.0);
+            w.place(chunk.base);
+            w.tokens(&chunk.tokens);
+        }
+        Work::Window(window) => {
+            w.u8(2);
+            put_window(w, window);
+        }
+        Work::Fork(fork) => {
+            w.u8(3);
+            w.u64(fork.seq.0);
+            put_open(w, &fork.child);
+        }
+        Work::Park(park) => {
+            w.u8(4);
+            w.u64(park.seq.0);
+            w.place(park.len);
+        }
+        Work::Close(close) => {
+            w.u8(5);
+            w.u64(close.seq.0);
+        }
+    }
+}
+
+fn get_work(r: &mut Reader<'_>) -> Result<Work, DecodeError> {
+    Ok(match r.u8("work")? {
+        0 => Work::Open(Box::new(get_open(r)?)),
+        1 => {
+            let (seq, base) = (r.seq("chunk.seq")?, r.place("chunk.base")?);
+            Work::Chunk(Chunk { seq, base, tokens: r.row_tokens("chunk.tokens", base)? })
+        }
+        2 => Work::Window(get_window(r)?),
+        3 => Work::Fork(get_fork(r)?),
+        4 => Work::Park(Park { seq: r.seq("park.seq")?, len: r.place("park.len")? }),
+        5 => Work::Close(Close { seq: r.seq("close.seq")? }),
+        tag => return Err(DecodeError::UnknownTag { field: "work", tag }),
+    })
+}
+
+fn put_open(w: &mut Writer<'_>, v: &Open) {
+    w.u64(v.seq.0);
+    w.place(v.start);
+    w.u64(v.seed);
+    w.u32(v.choice);
+    put_sampler(w, &v.sampler);
+    w.place(v.limit);
+    w.flag(v.ignore_eos);
+    w.option(v.top_logprobs.as_ref(), |w, &n| w.u8(n));
+    w.tokens(&v.history);
+}
+
+fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
+    let open = Open {
+        seq: r.seq("open.seq")?,
+        start: r.place("open.start")?,
+        seed: r.u64("open.seed")?,
+        choice: r.u32("open.choice")?,
+        sampler: get_sampler(r)?,
+        limit: r.place("open.limit")?,
+        ignore_eos: r.flag("open.ignore_eos")?,
+        top_logprobs: r.option("open.top_logprobs", get_top)?,
+        history: r.tokens("open.history", limits::MAX_CONTEXT as usize)?,
+    };
+    if open.limit <= open.start {
+        return Err(DecodeError::Contradiction { field: "open.limit", rule: "must lie beyond open.start" });
+    }
+    if open.history.len() != open.start.0 as usize {
+        return Err(DecodeError::Contradiction {
+            field: "open.history",
+            rule: "must hold open.start tokens",
+        });
+    }
+    Ok(open)
+}
+
+fn get_top(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    let n = r.u8("open.top_logprobs")?;
+    if n > limits::MAX_TOP_LOGPROBS {
+        let max = limits::MAX_TOP_LOGPROBS.into();
+        return Err(DecodeError::OutOfRange { field: "open.top_logprobs", value: n.into(), min: 0, max });
+    }
+    Ok(n)
+}
+
+fn get_fork(r: &mut Reader<'_>) -> Result<Fork, DecodeError> {
+    let (seq, child) = (r.seq("fork.seq")?, Box::new(get_open(r)?));
+    if child.seq == seq {
+        return Err(DecodeError::Contradiction { field: "fork.child", rule: "must be another sequence" });
+    }
+    Ok(Fork { seq, child })
+}
+
+fn put_window(w: &mut Writer<'_>, v: &Window) {
+    w.u64(v.seq.0);
+    w.u32(v.epoch.0);
+    w.u32(v.window.0);
+    w.place(v.base);
+    w.tokens(&v.tokens);
+    w.flag(v.run_ahead);
+    w.flag(v.want_draft);
+}
+
+fn get_window(r: &mut Reader<'_>) -> Result<Window, DecodeError> {
+    let (seq, epoch) = (r.seq("window.seq")?, r.epoch("window.epoch")?);
+    let (window, base) = (r.window("window.window")?, r.place("window.base")?);
+    Ok(Window {
+        seq,
+        epoch,
+        window,
+        base,
+        tokens: r.row_tokens("window.tokens", base)?,
+        run_ahead: r.flag("window.run_ahead")?,
+        want_draft: r.flag("window.want_draft")?,
+    })
+}
+
+pub(super) fn put_verdict(w: &mut Writer<'_>, v: &Verdict) {
+    w.u64(v.seq.0);
+    w.u32(v.epoch.0);
+    w.u32(v.window.0);
+    w.place(v.base);
+    w.tokens(&v.tokens);
+    w.option(v.ended.as_ref(), |w, end| {
+        w.u8(match end {
+            End::EndOfGeneration => 0,
+            End::Limit => 1,
+            End::Grammar => 2,
+        });
+    });
+    w.list(&v.logprobs, |w, v| {
+        w.f32(v.logprob);
+        w.list(&v.top, |w, &(token, logprob)| {
+            w.token(token);
+            w.f32(logprob);
+        });
+    });
+    w.option(v.mu.as_ref(), |w, &mu| w.f32(mu));
+    put_timings(w, &v.timings);
+}
+
+pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
+    let (seq, epoch) = (r.seq("verdict.seq")?, r.epoch("verdict.epoch")?);
+    let (window, base) = (r.window("verdict.window")?, r.place("verdict.base")?);
+    let tokens = r.row_tokens("verdict.tokens", base)?;
+    let ended = r.option("verdict.ended", get_end)?;
+    let logprobs = r.list("verdict.logprobs", limits::MAX_ROWS as usize, 8, get_logprobs)?;
+    if !logprobs.is_empty() && logprobs.len() != tokens.len() {
+        return Err(DecodeError::Contradiction {
+            field: "verdict.logprobs",
+            rule: "there is one per token or none",
+        });
+    }
+    let mu = r.option("verdict.mu", |r| r.finite("verdict.mu"))?;
+    let timings = get_timings(r, "verdict.timings")?;
+    Ok(Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings })
+}
+
+fn get_end(r: &mut Reader<'_>) -> Result<End, DecodeError> {
+    match r.u8("verdict.ended")? {
+        0 => Ok(End::EndOfGeneration),
+        1 => Ok(End::Limit),
+        2 => Ok(End::Grammar),
+        tag => Err(DecodeError::UnknownTag { field: "verdict.ended", tag }),
+    }
+}
+
+fn get_logprobs(r: &mut Reader<'_>) -> Result<TokenLogprobs, DecodeError> {
+    Ok(TokenLogprobs {
+        logprob: r.log_weight("verdict.logprobs.logprob")?,
+        top: r.list("verdict.logprobs.top", limits::MAX_TOP_LOGPROBS.into(), 8, |r| {
+            Ok((r.token("verdict.logprobs.top.token")?, r.log_weight("verdict.logprobs.top.logprob")?))
+        })?,
+    })
+}
+
+pub(super) fn put_timings(w: &mut Writer<'_>, v: &[StageTiming]) {
+    w.list(v, |w, v| {
+        w.u32(v.queue_us);
+        w.u32(v.compute_us);
+        w.u32(v.batch_rows);
+    });
+}
+
+pub(super) fn get_timings(r: &mut Reader<'_>, field: Field) -> Result<Vec<StageTiming>, DecodeError> {
+    r.list(field, limits::MAX_STAGES.into(), 12, |r| {
+        Ok(StageTiming { queue_us: r.u32(field)?, compute_us: r.u32(field)?, batch_rows: r.u32(field)? })
+    })
+}
