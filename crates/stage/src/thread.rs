@@ -55,7 +55,7 @@ pub enum Refused {
 /// An engine, its state machine and the thread that runs them. Stops and joins the thread when dropped.
 pub struct EngineThread {
     handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<Box<dyn Engine>>>>,
 }
 
 /// A way to an engine thread; as many as wanted. No method waits for the engine.
@@ -110,8 +110,8 @@ impl EngineThread {
             Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new(), epoch, shape: shape.clone() });
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let mut worker = Worker { core: StageCore::new(shape, config), engine, sink, shared };
-            worker.guarded();
+            let worker = Worker { core: StageCore::new(shape, config), engine, sink, shared };
+            worker.guarded()
         })?;
         Ok(Self { handle, thread: Some(thread) })
     }
@@ -120,6 +120,15 @@ impl EngineThread {
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+}
+
+impl EngineThread {
+    /// Ends the thread after the call under way and gives the engine back, its slots as they are. None if it panicked.
+    #[must_use]
+    pub fn join(mut self) -> Option<Box<dyn Engine>> {
+        self.handle.stop();
+        self.thread.take().and_then(|thread| thread.join().ok().flatten())
     }
 }
 
@@ -231,15 +240,17 @@ struct Worker {
 }
 
 impl Worker {
-    /// Runs until stopped; a panic becomes a report and ends the thread.
-    fn guarded(&mut self) {
+    /// Runs until stopped, then gives the engine back; a panic becomes a report and ends the thread.
+    fn guarded(mut self) -> Option<Box<dyn Engine>> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()));
         self.shared.lock().stopped = true;
         if let Err(panic) = result {
             let reason = format!("the engine thread panicked: {}", message(panic.as_ref()));
             tracing::error!("{reason}");
             self.sink.report(Report::Fault(Fault { seq: None, kind: FaultKind::Engine { reason } }));
+            return None;
         }
+        Some(self.engine)
     }
 
     fn serve(&mut self) {
