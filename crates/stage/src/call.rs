@@ -10,6 +10,7 @@ use crate::port::{Engine, EngineError, Input, Sampler, Slot, Span};
 /// [`crate::StageCore::complete`]; the core gives out no other call before that.
 pub struct Call {
     pub(crate) kind: Kind,
+    pub(crate) buffers: Buffers,
     /// Counts resets, so that the result of a call begun before one is recognised.
     pub(crate) era: u64,
     pub(crate) started: Duration,
@@ -31,7 +32,6 @@ pub(crate) struct Batch {
     pub(crate) spans: Vec<Span>,
     /// The frames behind `spans`, one each.
     pub(crate) items: Vec<Item>,
-    pub(crate) buffers: Buffers,
 }
 
 /// One sequence's frame in a batch.
@@ -59,7 +59,8 @@ pub(crate) struct Buffers {
 
 /// An executed [`Call`].
 pub struct Done {
-    pub(crate) result: Outcome,
+    pub(crate) outcome: Outcome,
+    pub(crate) buffers: Buffers,
     pub(crate) era: u64,
     pub(crate) started: Duration,
 }
@@ -96,26 +97,27 @@ impl Call {
     /// Has the engine do it. A failure is kept for the core, which knows whom it concerns.
     #[must_use]
     pub fn execute(self, engine: &mut dyn Engine) -> Done {
-        let result = match self.kind {
+        let Self { kind, mut buffers, era, started } = self;
+        let outcome = match kind {
             Kind::Begin(open) => {
                 let sampler = engine.sampler(&open);
                 Outcome::Begin(open, sampler)
             }
-            Kind::Run(mut batch) => {
-                let result = batch.run(engine);
+            Kind::Run(batch) => {
+                let result = batch.run(engine, &mut buffers);
                 Outcome::Run(batch, result)
             }
         };
-        Done { result, era: self.era, started: self.started }
+        Done { outcome, buffers, era, started }
     }
 }
 
 impl Batch {
-    fn run(&mut self, engine: &mut dyn Engine) -> Result<(), RunError> {
+    fn run(&self, engine: &mut dyn Engine, buffers: &mut Buffers) -> Result<(), RunError> {
         for cut in &self.cuts {
             engine.truncate(cut.slot, cut.len).map_err(|error| RunError::Cut(cut.slot, error))?;
         }
-        let Buffers { tokens, rows, out } = &mut self.buffers;
+        let Buffers { tokens, rows, out } = buffers;
         let input = if engine.shape().is_first {
             tokens.clear();
             self.items.iter().for_each(|item| tokens.extend_from_slice(item.frame.work.tokens()));

@@ -1,13 +1,36 @@
-//! The stage's state machine.
+//! The stage's state machine: frames and hints in, engine calls, frames for the next stage and reports out.
+//!
+//! Frames of one sequence are dealt with strictly in the front's order; the policy chooses among sequences only.
+//!
+//! # Why a dropped window leaves no gap further down
+//! A stage passes over windows that are older than the newest epoch it has heard of, and the stages below never see
+//! them. Still `base <= next` holds there for every window that does reach them. Say that stage `i` drops a window of
+//! epoch `e`, and let `V`, of epoch `v`, be the next window of the sequence that it passes on.
+//!
+//! 1. The newest epoch never falls, and windows of one sequence leave in order, so `v > e`; and no window of epoch `v`
+//!    was dropped before `V`, else `V` would have been too. So `V` is the first window of its epoch.
+//! 2. An epoch opens only by a contradiction in a verdict, at the corrected position: `V.base` is that position, and
+//!    the verdict came from a window `X` of the epoch before whose row for position `V.base - 1` the tail had computed.
+//!    To get there `X` was computed by every stage: when it was, `next >= V.base` on each of them.
+//! 3. Afterwards `next` falls only by computing a window with a lower base. Windows between `X` and `V` in the front's
+//!    order are of `X`'s epoch, tile the positions from `X`'s end on, and `X`'s end is not below `V.base`. So
+//!    `next >= V.base` still holds when `V` arrives.
+//!
+//! A sequence that is given up (`Drop`, or its `Close` has arrived) never computes again, so there only `Close` follows.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{Frame, Hint, Report, RowDtype};
+use protocol::{Fault, FaultKind, Frame, Hint, Open, Position, Report, RowDtype, SeqId, Work};
 
-use crate::call::{Call, Done};
-use crate::port::{Engine, EngineShape};
+use crate::call::{Buffers, Item};
+use crate::policy::Policy;
+use crate::port::EngineShape;
+use crate::sequence::{Phase, Running, Sequence, Step};
+use crate::slots::Slots;
 use crate::stats::{Load, Stats};
+
+mod compute;
 
 /// How a stage differs from others with the same engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,20 +48,48 @@ pub enum Output {
     Report(Report),
 }
 
-/// The state of one stage.
+/// The state of one stage. What it holds is bounded by [`StageCore::max_sequences`] and by what its driver lets in
+/// (see [`StageCore::load`]).
 pub struct StageCore {
     shape: EngineShape,
+    config: Config,
+    sequences: BTreeMap<SeqId, Sequence>,
+    /// Sequences whose `Open` waits for a slot, by the order in which they came.
+    waiting: BTreeMap<u64, SeqId>,
+    slots: Slots,
+    policy: Policy,
     outputs: VecDeque<Output>,
     stats: Stats,
     load: Load,
+    /// Frames heard so far.
+    arrivals: u64,
+    /// Calls given out so far.
+    calls: u64,
+    /// Resets so far.
+    era: u64,
+    /// The memory of calls; absent while one is under way.
+    buffers: Option<Buffers>,
 }
 
 impl StageCore {
     /// A stage that holds nothing.
     #[must_use]
     pub fn new(shape: EngineShape, config: Config) -> Self {
-        let _ = config;
-        Self { shape, outputs: VecDeque::new(), stats: Stats::default(), load: Load::default() }
+        Self {
+            slots: Slots::new(shape.n_slots),
+            shape,
+            config,
+            sequences: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            policy: Policy::default(),
+            outputs: VecDeque::new(),
+            stats: Stats::default(),
+            load: Load::default(),
+            arrivals: 0,
+            calls: 0,
+            era: 0,
+            buffers: Some(Buffers::default()),
+        }
     }
 
     /// What its engine can do.
@@ -47,38 +98,11 @@ impl StageCore {
         &self.shape
     }
 
-    /// A frame has arrived from the stage before, or from the front.
-    pub fn handle_frame(&mut self, frame: Frame, now: Duration) {
-        let _ = (frame, now);
-        todo!()
-    }
-
-    /// A hint has arrived. It may save work and changes nothing else.
-    pub fn handle_hint(&mut self, hint: Hint) {
-        let _ = hint;
-        todo!()
-    }
-
-    /// Forgets every sequence and everything not yet said.
-    pub fn reset(&mut self) {
-        todo!()
-    }
-
-    /// What the engine shall do next; none if nothing is ready or a call is under way.
-    pub fn next_call(&mut self, now: Duration) -> Option<Call> {
-        let _ = now;
-        todo!()
-    }
-
-    /// A call has been executed; `engine` still holds its logits.
-    pub fn complete(&mut self, done: Done, engine: &dyn Engine, now: Duration) {
-        let _ = (done, engine, now);
-        todo!()
-    }
-
-    /// The next thing to say, in order.
-    pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+    /// Sequences known at once, those included that wait for a slot or for their `Close`. The front opens one only when
+    /// a slot should be free, but the `Close` that frees it may be overtaken: twice the slots and a few cover that.
+    #[must_use]
+    pub const fn max_sequences(&self) -> usize {
+        2 * self.shape.n_slots as usize + 16
     }
 
     /// What happened so far.
@@ -87,9 +111,203 @@ impl StageCore {
         &self.stats
     }
 
-    /// Frames that wait here or are being computed.
+    /// Frames that wait here or are being computed. The core takes whatever it is given; whoever feeds it bounds this.
     #[must_use]
     pub const fn load(&self) -> Load {
         self.load
     }
+
+    /// The next thing to say, in order.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A frame has arrived from the stage before, or from the front, at `now`.
+    pub fn handle_frame(&mut self, frame: Frame, now: Duration) {
+        let seq = frame.work.seq();
+        self.arrivals += 1;
+        self.take_in(Item { seq, frame, arrived: now, order: self.arrivals });
+    }
+
+    /// A hint has arrived. It may save work and changes nothing else; of an unknown sequence it means nothing.
+    pub fn handle_hint(&mut self, hint: Hint) {
+        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        match hint {
+            Hint::Advance { epoch, .. } => sequence.newest = sequence.newest.max(epoch),
+            Hint::Drop { .. } => sequence.given_up = true,
+        }
+        self.settle(seq);
+    }
+
+    /// Forgets every sequence and everything not yet said: the line's generation has ended.
+    pub fn reset(&mut self) {
+        for sequence in self.sequences.values().filter(|sequence| sequence.busy) {
+            // The call under way may still change it.
+            sequence.phase.slot().into_iter().for_each(|slot| self.slots.set_held(slot, None));
+        }
+        self.sequences.clear();
+        self.waiting.clear();
+        self.slots.release_all();
+        self.policy = Policy::default();
+        self.outputs.clear();
+        self.load = Load::default();
+        self.era += 1;
+    }
+
+    fn take_in(&mut self, item: Item) {
+        let seq = item.seq;
+        if !self.sequences.contains_key(&seq) && !self.admit(&item) {
+            return;
+        }
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        match &item.frame.work {
+            Work::Window(window) => sequence.newest = sequence.newest.max(window.epoch),
+            Work::Close(_) => sequence.given_up = true,
+            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) | Work::Park(_) => {}
+        }
+        self.load = self.load + Load::of(&item.frame);
+        sequence.queue.push_back(item);
+        self.settle(seq);
+    }
+
+    /// Makes room for a sequence's first frame. False if the frame is dealt with already.
+    fn admit(&mut self, item: &Item) -> bool {
+        let has_room = self.sequences.len() < self.max_sequences();
+        let phase = match &item.frame.work {
+            Work::Close(_) => {
+                self.say_closed(item.frame.clone());
+                return false;
+            }
+            Work::Open(_) if has_room => Phase::Waiting,
+            Work::Open(_) => {
+                let limit = self.max_sequences() as u32;
+                self.say_fault(item.seq, FaultKind::TooManySequences { limit });
+                return false;
+            }
+            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) | Work::Park(_) => {
+                self.say_fault(item.seq, FaultKind::UnknownSequence);
+                if !has_room {
+                    return false;
+                }
+                Phase::Poisoned(None)
+            }
+        };
+        self.sequences.insert(item.seq, Sequence::new(phase, item.order));
+        true
+    }
+
+    /// Deals with a sequence's frames up to the first that needs the engine, a slot, or the end of the call under way.
+    fn settle(&mut self, seq: SeqId) {
+        while let Some(sequence) = self.sequences.get_mut(&seq) {
+            match sequence.step(&self.shape, self.config.row_dtype) {
+                None | Some(Step::Ready) => return,
+                Some(Step::Begin) => {
+                    if !self.begin(seq) {
+                        return;
+                    }
+                }
+                Some(Step::PassOver) => {
+                    self.stats.passed_over += 1;
+                    self.drop_first(seq);
+                }
+                Some(Step::Stale) => {
+                    let n_rows = self.drop_first(seq).map_or(0, |item| item.frame.work.tokens().len());
+                    self.stats.stale_windows += 1;
+                    self.stats.stale_rows += n_rows as u64;
+                }
+                Some(Step::Close) => return self.close(seq),
+                Some(Step::Fault(kind)) => self.poison(seq, kind),
+            }
+        }
+    }
+
+    fn drop_first(&mut self, seq: SeqId) -> Option<Item> {
+        let item = self.sequences.get_mut(&seq)?.queue.pop_front()?;
+        self.load = self.load - Load::of(&item.frame);
+        Some(item)
+    }
+
+    /// Gives a sequence its slot, or its place in the queue for one (then false). Its `Open` travels on, except on the
+    /// tail, where it waits for the sampler.
+    fn begin(&mut self, seq: SeqId) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        let Some(Work::Open(open)) = sequence.queue.front().map(|item| &item.frame.work) else {
+            return false;
+        };
+        if let Err(kind) = check_open(open) {
+            self.poison(seq, kind);
+            return true;
+        }
+        let Some(slot) = self.slots.take() else {
+            self.waiting.insert(sequence.order, seq);
+            return false;
+        };
+        self.waiting.remove(&sequence.order);
+        self.stats.opened += 1;
+        if self.shape.is_tail {
+            sequence.phase = Phase::Beginning(slot);
+            return true;
+        }
+        sequence.phase = Phase::Running(Running::new(slot, None));
+        if let Some(item) = self.drop_first(seq) {
+            self.outputs.push_back(Output::Forward(item.frame));
+        }
+        true
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        let Some(item) = self.drop_first(seq) else { return };
+        let Some(sequence) = self.sequences.remove(&seq) else { return };
+        self.waiting.remove(&sequence.order);
+        self.stats.closed += 1;
+        self.say_closed(item.frame);
+        if let Some(slot) = sequence.phase.slot() {
+            self.slots.release(slot);
+        }
+        // Whatever came behind the `Close` speaks of a sequence that is not open.
+        for item in sequence.queue {
+            self.load = self.load - Load::of(&item.frame);
+            self.take_in(item);
+        }
+        while self.slots.is_any_free() {
+            let Some((_, next)) = self.waiting.pop_first() else { return };
+            self.settle(next);
+        }
+    }
+
+    fn poison(&mut self, seq: SeqId, kind: FaultKind) {
+        if let Some(sequence) = self.sequences.get_mut(&seq) {
+            self.waiting.remove(&sequence.order);
+            sequence.phase = Phase::Poisoned(sequence.phase.slot());
+            self.say_fault(seq, kind);
+        }
+    }
+
+    fn say_fault(&mut self, seq: SeqId, kind: FaultKind) {
+        self.stats.faults += 1;
+        tracing::warn!(%seq, "{kind}");
+        self.outputs.push_back(Output::Report(Report::Fault(Fault { seq: Some(seq), kind })));
+    }
+
+    fn say_closed(&mut self, frame: Frame) {
+        let output = if self.shape.is_tail {
+            Output::Report(Report::Closed(frame.work.seq()))
+        } else {
+            Output::Forward(frame)
+        };
+        self.outputs.push_back(output);
+    }
+}
+
+/// Nothing is resident for a new sequence, whatever it claims.
+fn check_open(open: &Open) -> Result<(), FaultKind> {
+    if open.start > Position(0) {
+        return Err(FaultKind::Gap { base: open.start, next: Position(0) });
+    }
+    if !open.history.is_empty() {
+        let reason = format!("a history of {} tokens before position 0", open.history.len());
+        return Err(FaultKind::Sampler { reason });
+    }
+    Ok(())
 }

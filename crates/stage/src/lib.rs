@@ -20,8 +20,12 @@
 mod call;
 mod core;
 pub mod null;
+mod policy;
 mod port;
+mod sequence;
+mod slots;
 mod stats;
+mod tail;
 mod thread;
 
 pub use self::core::{Config, Output, StageCore};

@@ -106,8 +106,12 @@ impl EngineThread {
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the core is told the time")]
         let epoch = Instant::now();
         let shape = engine.shape().clone();
-        let shared =
-            Arc::new(Shared { inbox: Mutex::default(), arrived: Condvar::new(), epoch, shape: shape.clone() });
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+            epoch,
+            shape: shape.clone(),
+        });
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let worker = Worker { core: StageCore::new(shape, config), engine, sink, shared };

@@ -1,0 +1,223 @@
+//! The half of the state machine that meets the engine: which call comes next, and what becomes of its result.
+
+use std::time::Duration;
+
+use protocol::{FaultKind, Open, Progress, Report, Rows, StageTiming, Work};
+
+use super::{Output, StageCore};
+use crate::call::{Batch, Call, Cut, Done, Item, Kind, Outcome, RunError};
+use crate::policy::{Candidate, Room};
+use crate::port::{Engine, EngineError, Rewind, Sampler, Span};
+use crate::sequence::{Phase, Running, base_of};
+use crate::stats::Load;
+use crate::tail::Tail;
+
+impl StageCore {
+    /// What the engine shall do next; none if nothing is ready or a call is under way.
+    pub fn next_call(&mut self, now: Duration) -> Option<Call> {
+        if self.buffers.is_none() {
+            return None;
+        }
+        let kind = match self.next_begin() {
+            Some(open) => Kind::Begin(open),
+            None => Kind::Run(self.next_batch()?),
+        };
+        let buffers = self.buffers.take()?;
+        Some(Call { kind, buffers, era: self.era, started: now })
+    }
+
+    fn next_begin(&mut self) -> Option<Box<Open>> {
+        let sequence = self.sequences.values_mut().find(|sequence| sequence.wants_sampler())?;
+        let item = sequence.queue.pop_front()?;
+        sequence.busy = true;
+        self.load = self.load - Load::of(&item.frame);
+        match item.frame.work {
+            Work::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn next_batch(&mut self) -> Option<Batch> {
+        let ready = self.sequences.iter().filter_map(|(&seq, sequence)| sequence.candidate(seq));
+        let mut candidates: Vec<Candidate> = ready.collect();
+        candidates.sort_unstable_by_key(|candidate| candidate.slot);
+        let max_spans = match self.shape.rewind {
+            Rewind::Anywhere => usize::MAX,
+            // A call with several sequences moves recurrent state and loses the snapshots.
+            Rewind::LastCall { .. } => 1,
+        };
+        let room = Room { max_rows: self.shape.max_rows, max_spans };
+        let chosen = self.policy.choose(&candidates, room);
+        if chosen.is_empty() {
+            return None;
+        }
+        self.calls += 1;
+        let mut batch = Batch::default();
+        for candidate in &candidates[chosen] {
+            let Some(sequence) = self.sequences.get_mut(&candidate.seq) else { continue };
+            let Some(item) = sequence.queue.pop_front() else { continue };
+            sequence.busy = true;
+            sequence.served = self.calls;
+            let (slot, base) = (candidate.slot, base_of(&item.frame.work));
+            if self.slots.needs_cut(slot, base) {
+                batch.cuts.push(Cut { slot, len: base });
+            }
+            let want_logits = self.shape.is_tail && matches!(item.frame.work, Work::Window(_));
+            batch.spans.push(Span { slot, base, n_rows: candidate.n_rows, want_logits });
+            batch.items.push(item);
+        }
+        Some(batch)
+    }
+
+    /// A call has been executed; `engine` still holds its logits. Call it at the time when the result is there.
+    pub fn complete(&mut self, done: Done, engine: &dyn Engine, now: Duration) {
+        let Done { outcome, buffers, era, started } = done;
+        if era == self.era {
+            let time = now.saturating_sub(started);
+            match outcome {
+                Outcome::Begin(open, sampler) => self.begun(&open, sampler),
+                Outcome::Run(batch, result) => {
+                    self.policy.charge(time);
+                    let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
+                    match result {
+                        Ok(()) => self.ran(batch, &buffers.out, engine, (started, time)),
+                        Err(error) => self.failed(batch, error),
+                    }
+                }
+            }
+        }
+        self.buffers = Some(buffers);
+    }
+
+    fn begun(&mut self, open: &Open, sampler: Result<Box<dyn Sampler>, EngineError>) {
+        let Some(sequence) = self.sequences.get_mut(&open.seq) else { return };
+        sequence.busy = false;
+        match (sampler, sequence.phase.slot()) {
+            (Ok(sampler), Some(slot)) => {
+                sequence.phase = Phase::Running(Running::new(slot, Some(Tail::new(open, sampler))));
+            }
+            (Ok(_), None) => {}
+            (Err(error), _) => self.poison(open.seq, FaultKind::Sampler { reason: error.reason }),
+        }
+        self.settle(open.seq);
+    }
+
+    fn check_output(&self, batch: &Batch, out: &[f32]) -> Result<(), RunError> {
+        let expected = n_rows(batch) * self.shape.row_width;
+        if self.shape.is_tail || out.len() == expected {
+            return Ok(());
+        }
+        let reason = format!("{} values came out of a call that yields {expected}", out.len());
+        Err(RunError::Run(EngineError { reason }))
+    }
+
+    /// The rows are computed: each frame travels on, or on the tail becomes a report.
+    fn ran(&mut self, batch: Batch, out: &[f32], engine: &dyn Engine, (started, time): (Duration, Duration)) {
+        let batch_rows = n_rows(&batch);
+        self.stats.calls += 1;
+        self.stats.rows += batch_rows as u64;
+        let mut row = 0;
+        for (span, mut item) in batch.spans.into_iter().zip(batch.items) {
+            self.load = self.load - Load::of(&item.frame);
+            self.slots.set_held(span.slot, Some(span.base.plus(span.n_rows)));
+            item.frame.timings.push(StageTiming {
+                queue_us: micros(started.saturating_sub(item.arrived)),
+                compute_us: micros(time),
+                batch_rows: batch_rows as u32,
+            });
+            let seq = item.seq;
+            if self.advance(&span, &item) {
+                if self.shape.is_tail {
+                    self.judge(item, row, engine);
+                } else {
+                    let width = self.shape.row_width;
+                    self.pass_on(item, &out[row * width..(row + span.n_rows) * width]);
+                }
+            } else {
+                self.stats.wasted_rows += span.n_rows as u64;
+            }
+            row += span.n_rows;
+            self.settle(seq);
+        }
+    }
+
+    /// Notes that a frame's rows are computed. Whether somebody still wants the result.
+    fn advance(&mut self, span: &Span, item: &Item) -> bool {
+        match item.frame.work {
+            Work::Window(_) => self.stats.windows += 1,
+            _ => self.stats.chunks += 1,
+        }
+        let Some(sequence) = self.sequences.get_mut(&item.seq) else { return false };
+        sequence.busy = false;
+        if let Phase::Running(running) = &mut sequence.phase {
+            running.advance(span.base, span.n_rows, self.shape.rewind);
+        }
+        !sequence.is_unwanted(&item.frame.work)
+    }
+
+    fn pass_on(&mut self, mut item: Item, values: &[f32]) {
+        match Rows::pack(self.config.row_dtype, self.shape.row_width as u32, values) {
+            Ok(rows) => {
+                item.frame.rows = Some(rows);
+                self.outputs.push_back(Output::Forward(item.frame));
+            }
+            Err(error) => self.poison(item.seq, FaultKind::BadRows { reason: error.to_string() }),
+        }
+    }
+
+    fn judge(&mut self, item: Item, first_row: usize, engine: &dyn Engine) {
+        let Some(sequence) = self.sequences.get_mut(&item.seq) else { return };
+        let Phase::Running(Running { tail: Some(tail), .. }) = &mut sequence.phase else { return };
+        let timings = item.frame.timings;
+        let report = match &item.frame.work {
+            Work::Window(window) => {
+                let logits = |row: usize| engine.logits(first_row + row);
+                let mut verdict = tail.judge(window, &self.shape.end_tokens, logits);
+                self.stats.wasted_rows += (window.tokens.len() - verdict.tokens.len()) as u64;
+                verdict.timings = timings;
+                Report::Verdict(Box::new(verdict))
+            }
+            work => {
+                tail.pass_chunk(work.tokens());
+                let next = base_of(work).plus(work.tokens().len());
+                Report::Progress(Progress { seq: item.seq, next, timings })
+            }
+        };
+        self.outputs.push_back(Output::Report(report));
+    }
+
+    /// A batch did not run. A failed cut concerns one sequence, and the others try again without it.
+    fn failed(&mut self, batch: Batch, error: RunError) {
+        let (failed_slot, error) = match error {
+            RunError::Cut(slot, error) => (Some(slot), error),
+            RunError::Run(error) => (None, error),
+        };
+        // Cuts before the one that failed were made; nothing else of the others changed.
+        for cut in batch.cuts.iter().take_while(|cut| failed_slot.is_some_and(|slot| slot != cut.slot)) {
+            self.slots.set_held(cut.slot, Some(cut.len));
+        }
+        for (span, item) in batch.spans.into_iter().zip(batch.items) {
+            let seq = item.seq;
+            let is_concerned = failed_slot.is_none_or(|slot| slot == span.slot);
+            let Some(sequence) = self.sequences.get_mut(&seq) else { continue };
+            sequence.busy = false;
+            if is_concerned {
+                self.load = self.load - Load::of(&item.frame);
+                self.slots.set_held(span.slot, None);
+                self.poison(seq, FaultKind::Engine { reason: error.reason.clone() });
+            } else {
+                sequence.queue.push_front(item);
+            }
+            self.settle(seq);
+        }
+    }
+}
+
+fn n_rows(batch: &Batch) -> usize {
+    batch.spans.iter().map(|span| span.n_rows).sum()
+}
+
+/// Saturates after 71 minutes.
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}

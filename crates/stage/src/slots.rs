@@ -1,0 +1,48 @@
+//! The engine's slots: which are free, and how many positions each holds.
+
+use std::collections::BTreeSet;
+
+use protocol::Position;
+
+use crate::port::Slot;
+
+/// Hands out slots, lowest first, so that running sequences stay dense and can share calls.
+pub(crate) struct Slots {
+    free: BTreeSet<Slot>,
+    /// Positions that the engine holds, by slot; none after a failed call. A freed slot keeps what it has until its
+    /// next sequence computes: one cut then serves both purposes.
+    held: Vec<Option<Position>>,
+}
+
+impl Slots {
+    pub(crate) fn new(n_slots: u16) -> Self {
+        Self { free: (0..n_slots).map(Slot).collect(), held: vec![Some(Position(0)); usize::from(n_slots)] }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Slot> {
+        self.free.pop_first()
+    }
+
+    pub(crate) fn release(&mut self, slot: Slot) {
+        let was_taken = self.free.insert(slot);
+        assert!(was_taken, "slot {} is released twice", slot.0);
+    }
+
+    pub(crate) fn is_any_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Frees all. What they hold stays known.
+    pub(crate) fn release_all(&mut self) {
+        self.free = (0..self.held.len()).map(|slot| Slot(slot as u16)).collect();
+    }
+
+    /// Whether the slot must be cut before a frame at `base` runs.
+    pub(crate) fn needs_cut(&self, slot: Slot, base: Position) -> bool {
+        self.held[usize::from(slot.0)] != Some(base)
+    }
+
+    pub(crate) fn set_held(&mut self, slot: Slot, held: Option<Position>) {
+        self.held[usize::from(slot.0)] = held;
+    }
+}
