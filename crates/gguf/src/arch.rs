@@ -1,0 +1,166 @@
+//! What each architecture needs beyond the general rules when its layers are cut into slices, as data.
+//!
+//! Owns the vocabulary of rules and the look-up. The rules themselves are in `arch/table.rs`, and they are interpreted
+//! in one place, `layout.rs`. Measured on the pinned llama.cpp; one that is not listed is refused by name.
+
+mod refused;
+mod table;
+
+/// A supported architecture.
+#[derive(Debug)]
+pub struct Architecture {
+    /// `general.architecture` in the file.
+    pub name: &'static str,
+    /// What to do beyond the general rules.
+    pub rules: &'static [Rule],
+    /// Factor on embedding rows that are looked up outside llama.cpp.
+    pub token_scale: Scale,
+    /// Factor on hidden rows given to a stage that is not the first.
+    pub hidden_scale: Scale,
+    /// Graph tensor that holds the residual stream after a layer, without `-<layer>`.
+    pub capture: &'static str,
+    /// Largest logit difference to the unsplit model on the toy models in default settings; 0 where slices are
+    /// bit-equal. Elsewhere a stage boundary costs one rounding, which half-precision keys and values amplify.
+    pub tolerance: f32,
+}
+
+/// A factor on rows, from the model's width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// 1.
+    One,
+    /// The square root of the row width.
+    SqrtWidth,
+    /// One over the square root of the row width: undoes a factor that the graph applies to every input.
+    InverseSqrtWidth,
+}
+
+impl Scale {
+    /// The factor for rows of `width` values, in the precision llama.cpp uses.
+    #[must_use]
+    pub fn factor(self, width: u32) -> f32 {
+        match self {
+            Self::One => 1.0,
+            Self::SqrtWidth => (width as f32).sqrt(),
+            Self::InverseSqrtWidth => 1.0 / (width as f32).sqrt(),
+        }
+    }
+}
+
+/// One thing to do beyond the general rules. Keys are given without the architecture's prefix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Which layers attend to a sliding window only follows from the layer's index, so it is written out as an array.
+    /// A slice without any such layer gets a pass-through one, because llama.cpp aborts without.
+    SlidingWindow {
+        /// One layer in `period` attends to everything, unless the file says otherwise.
+        period: u32,
+        /// Whether the model has no window at all unless `attention.sliding_window` is there and not 0.
+        only_if_set: bool,
+    },
+    /// `embedding_scale` multiplies every input, so later stages get 1.
+    EmbeddingScaleOnce,
+    /// Without a key the residual scale is `numerator / sqrt(layers in the file)`, so the whole model's is written.
+    ResidualScale {
+        /// The numerator.
+        numerator: f32,
+    },
+    /// llama.cpp takes the attention scale from the head's nominal size in files of exactly `layers` layers.
+    AttentionScale {
+        /// That count.
+        layers: u32,
+        /// How a slice makes up for it.
+        by: AttentionFix,
+        /// Replaces [`Architecture::tolerance`] in such a model.
+        tolerance: f32,
+    },
+    /// The graph takes rows as input only with multi-section rotation, so sections that equal the plain one are written.
+    RotationSections {
+        /// Whether the plain rotation pairs neighbours, so that rows of query and key must change places.
+        neighbours: bool,
+    },
+    /// Every `n`-th layer has no rotation, with no key, so a slice starts with pass-through layers up to a multiple.
+    RotationGap {
+        /// The period.
+        period: u32,
+    },
+    /// llama.cpp decides by layer count whether a DeepSeek 2 file has low-rank queries.
+    LowRankQuery,
+    /// llama.cpp takes a missing gating function from the layer count and vocabulary.
+    GatingFunction,
+    /// A model with exactly this many layers is refused, and no slice of another may have as many.
+    NotWithLayers {
+        /// The count.
+        layers: u32,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A model with this key is refused.
+    NotWithKey {
+        /// The key.
+        key: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// How a slice makes up for an attention scale chosen by layer count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionFix {
+    /// The factor goes into `attn_q_norm.weight`.
+    QueryNorm,
+    /// Its square root goes into `rope.scaling.attn_factor`, which multiplies query and key.
+    RotationFactor,
+}
+
+/// The architecture of this name, or why it cannot be cut.
+///
+/// # Errors
+/// A reason in words, to be used after the architecture's name.
+pub fn find(name: &str) -> Result<&'static Architecture, &'static str> {
+    if let Some(found) = all().iter().find(|arch| arch.name == name) {
+        return Ok(found);
+    }
+    Err(refused::REASONS
+        .iter()
+        .find(|(names, _)| names.contains(&name))
+        .map_or(NOT_TESTED, |(_, reason)| reason))
+}
+
+const NOT_TESTED: &str =
+    "it is not among the architectures that were tested; `paceline split --help` lists those";
+
+/// All supported architectures, by name.
+#[must_use]
+pub fn all() -> &'static [Architecture] {
+    table::ARCHITECTURES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_ordered_and_none_is_both_supported_and_refused() {
+        assert!(all().is_sorted_by(|a, b| a.name < b.name));
+        for (names, _) in refused::REASONS {
+            for name in *names {
+                assert!(all().iter().all(|arch| arch.name != *name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        assert!(find("gemma3n").unwrap_err().contains("token"));
+        assert!(find("mamba").unwrap_err().contains("not among"));
+        assert_eq!(find("llama").unwrap().tolerance, 0.0);
+    }
+
+    #[test]
+    fn factors_are_those_of_llama_cpp() {
+        assert_eq!(Scale::SqrtWidth.factor(640), 640_f32.sqrt());
+        assert_eq!(Scale::InverseSqrtWidth.factor(4), 0.5);
+        assert_eq!(Scale::One.factor(4), 1.0);
+    }
+}

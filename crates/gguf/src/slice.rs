@@ -1,0 +1,388 @@
+//! Writing a range of layers as a model of its own that stock llama.cpp loads, and reading back what it is.
+//!
+//! Owns the slice file, the embedding file beside the first one, and the vocabulary file. What a slice must hold is
+//! decided in `layout.rs`.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::layout::{Kept, Layout, Reorder};
+use crate::source::{CutError, OUTPUT, OUTPUT_BIAS, Source, TOKEN_EMBD};
+use crate::write::{NewTensor, Output, Progress, chunks, write_file};
+use crate::{FileDigest, Identity, Metadata, Model, Tensor, TensorType, Value};
+
+/// Raised when a slice's content changes for the same model and range, so that old ones are written again.
+pub const SLICE_VERSION: u32 = 1;
+
+const QUERY_NORM: &str = "attn_q_norm.weight";
+
+/// A slice that could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The model cannot be cut there.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// Reading the model or writing the file failed.
+    #[error("cannot write {path}: check free space and permissions")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A file that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its length.
+    pub bytes: u64,
+    /// Its content.
+    pub digest: FileDigest,
+}
+
+/// What [`write_slice`] wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrittenSlice {
+    /// The slice.
+    pub slice: Written,
+    /// The embedding rows beside it, at [`embeddings_path`]: only for the first stage, unless it is also the tail.
+    pub embeddings: Option<Written>,
+}
+
+/// Where the embedding rows of the first slice are: `x.gguf` has them in `x.embd.gguf`.
+#[must_use]
+pub fn embeddings_path(slice: &Path) -> PathBuf {
+    slice.with_extension("embd.gguf")
+}
+
+/// Writes layers `range` of a model to `path`, atomically, and, for the first stage of several, the embedding rows to
+/// [`embeddings_path`]. Both depend only on the model, the range and [`SLICE_VERSION`].
+///
+/// # Errors
+/// If the range cannot be a stage, the model cannot be read, or the files cannot be written.
+pub fn write_slice(
+    source: &Source<'_>,
+    model_id: Identity,
+    range: Range<u32>,
+    path: &Path,
+    progress: Progress<'_>,
+) -> Result<WrittenSlice, WriteError> {
+    let layout = Layout::new(source, range)?;
+    let pieces = pieces(source, &layout)?;
+    let model = source.model();
+    let embd = model.tensor(TOKEN_EMBD).filter(|_| layout.is_first && !layout.is_tail);
+    let slice_bytes: u64 = pieces.iter().map(|piece| piece.new.bytes).sum();
+    let total = slice_bytes + embd.map_or(0, |embd| embd.bytes);
+    let embeddings = match embd {
+        Some(embd) => {
+            let new = [NewTensor { name: TOKEN_EMBD.to_owned(), ..like(embd) }];
+            let metadata = embeddings_metadata(model_id);
+            let fill = |_, out: &mut Output<'_>| copy(model, embd, out);
+            Some(write_to(&embeddings_path(path), &metadata, &new, fill, &mut |done, _| {
+                progress(done, total)
+            })?)
+        }
+        None => None,
+    };
+    let before = total - slice_bytes;
+    let new: Vec<_> = pieces.iter().map(|piece| piece.new.clone()).collect();
+    let metadata = slice_metadata(source, &layout, model_id);
+    let fill = |at: usize, out: &mut Output<'_>| pieces[at].fill(model, out);
+    let slice = write_to(path, &metadata, &new, fill, &mut |done, _| progress(before + done, total))?;
+    Ok(WrittenSlice { slice, embeddings })
+}
+
+/// Writes a model's metadata without tensors: enough for llama.cpp to tokenise (`vocab_only`) and for templates.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_vocab(model: &Model, path: &Path) -> Result<Written, WriteError> {
+    let mut metadata = Metadata::default();
+    let own = |key: &str| key.starts_with("split.") || key == "general.alignment";
+    model
+        .metadata()
+        .iter()
+        .filter(|(key, _)| !own(key))
+        .for_each(|(key, value)| metadata.set(key, value.clone()));
+    write_to(path, &metadata, &[], |_, _| Ok(()), &mut |_, _| {})
+}
+
+fn write_to(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: &[NewTensor],
+    fill: impl FnMut(usize, &mut Output<'_>) -> io::Result<()>,
+    progress: Progress<'_>,
+) -> Result<Written, WriteError> {
+    write_file(path, metadata, tensors, fill, progress)
+        .map(|(bytes, digest)| Written { bytes, digest })
+        .map_err(|source| WriteError::Io { path: path.to_owned(), source })
+}
+
+/// Bytes of tensors that a slice of these layers holds: what balancing counts.
+pub(crate) fn weight_bytes(source: &Source<'_>, layout: &Layout) -> u64 {
+    let tensors = source.model().tensors();
+    let layers = layout.kept.iter().flat_map(|kept| source.layer(kept.layer));
+    let layers: u64 = layers.map(|&at| tensors[at].bytes).sum();
+    let head = match source.model().tensor(OUTPUT).or_else(|| source.model().tensor(TOKEN_EMBD)) {
+        Some(head) if layout.is_tail => head.bytes,
+        _ => 0,
+    };
+    layers + head
+}
+
+/// A tensor of a slice and where its data comes from.
+struct Piece<'m> {
+    new: NewTensor,
+    data: Data<'m>,
+}
+
+#[derive(Clone, Copy)]
+enum Data<'m> {
+    Copy(&'m Tensor),
+    Zero,
+    Reordered(&'m Tensor, Reorder),
+    Scaled(&'m Tensor, f32),
+}
+
+fn like(tensor: &Tensor) -> NewTensor {
+    NewTensor { name: tensor.name.clone(), dims: tensor.dims.clone(), ty: tensor.ty, bytes: tensor.bytes }
+}
+
+fn pieces<'m>(source: &Source<'m>, layout: &Layout) -> Result<Vec<Piece<'m>>, CutError> {
+    let tensors = source.model().tensors();
+    let mut pieces: Vec<_> =
+        source.globals().iter().map(|&at| global_piece(source, layout, &tensors[at])).collect();
+    for (number, kept) in layout.kept.iter().enumerate() {
+        for &at in source.layer(kept.layer) {
+            let (_, rest) = tensors[at].layer().expect("it is listed as a layer's");
+            let mut piece = layer_piece(layout, &tensors[at], rest, *kept)?;
+            piece.new.name = format!("blk.{number}.{rest}");
+            pieces.push(piece);
+        }
+    }
+    Ok(pieces)
+}
+
+/// Tensors of the whole model go into every slice; those as large as the vocabulary only where they are used.
+fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) -> Piece<'m> {
+    let dummy = |ty: TensorType, dims: Vec<u64>| {
+        let bytes = crate::header::tensor_bytes(ty, &dims).expect("a shape of the model, or one row of it");
+        Piece { new: NewTensor { name: tensor.name.clone(), dims, ty, bytes }, data: Data::Zero }
+    };
+    match tensor.name.as_str() {
+        TOKEN_EMBD | OUTPUT if !layout.is_tail => dummy(TensorType::F32, vec![tensor.row_elements(), 1]),
+        OUTPUT_BIAS if !layout.is_tail => dummy(TensorType::F32, vec![1]),
+        // A tail with its own head never reads embeddings, but they must have their shape: the smallest type does.
+        TOKEN_EMBD
+            if !layout.is_first
+                && source.model().tensor(OUTPUT).is_some()
+                && TensorType::Q4_0.row_bytes(tensor.row_elements()).is_some() =>
+        {
+            dummy(TensorType::Q4_0, tensor.dims.clone())
+        }
+        _ => Piece { new: like(tensor), data: Data::Copy(tensor) },
+    }
+}
+
+fn layer_piece<'m>(
+    layout: &Layout,
+    tensor: &'m Tensor,
+    rest: &str,
+    kept: Kept,
+) -> Result<Piece<'m>, CutError> {
+    let bad = |problem| CutError::Tensor { name: tensor.name.clone(), problem };
+    let data = match (layout.reorder, layout.query_norm) {
+        _ if kept.pass_through => Data::Zero,
+        (Some(reorder), _) if moves(rest) => {
+            let rows = if tensor.dims.len() == 1 { tensor.row_elements() } else { tensor.n_rows() };
+            let expected = match rest.split_once('.').map(|(name, _)| name) {
+                Some("attn_q") => rows == u64::from(reorder.query_rows),
+                Some("attn_k") => rows == u64::from(reorder.key_rows),
+                _ => rows > u64::from(reorder.query_rows) + u64::from(reorder.key_rows),
+            };
+            if !expected || (tensor.dims.len() == 1 && tensor.ty.block_elements() != 1) {
+                return Err(bad("does not fit the model's head counts"));
+            }
+            Data::Reordered(tensor, reorder)
+        }
+        (_, Some(factor)) if rest == QUERY_NORM => {
+            if tensor.ty != TensorType::F32 {
+                return Err(bad("must hold 32-bit floats"));
+            }
+            Data::Scaled(tensor, factor)
+        }
+        _ => Data::Copy(tensor),
+    };
+    Ok(Piece { new: like(tensor), data })
+}
+
+/// Whether this is a query or key projection, or both and the values in one.
+fn moves(rest: &str) -> bool {
+    ["attn_q", "attn_k", "attn_qkv"]
+        .iter()
+        .any(|name| rest.strip_prefix(name).is_some_and(|suffix| suffix == ".weight" || suffix == ".bias"))
+}
+
+impl Piece<'_> {
+    fn fill(&self, model: &Model, out: &mut Output<'_>) -> io::Result<()> {
+        match self.data {
+            Data::Zero => out.zeros(self.new.bytes),
+            Data::Copy(tensor) => copy(model, tensor, out),
+            Data::Reordered(tensor, reorder) => copy_reordered(model, tensor, reorder, out),
+            Data::Scaled(tensor, factor) => copy_scaled(model, tensor, factor, out),
+        }
+    }
+}
+
+fn copy(model: &Model, tensor: &Tensor, out: &mut Output<'_>) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    chunks(tensor.bytes).try_for_each(|(start, len)| {
+        buffer.resize(len, 0);
+        model.read_at(tensor, start, &mut buffer)?;
+        out.data(&buffer)
+    })
+}
+
+fn copy_reordered(model: &Model, tensor: &Tensor, reorder: Reorder, out: &mut Output<'_>) -> io::Result<()> {
+    // A bias is a column: its rows are single elements.
+    let (rows, row_bytes) = match tensor.dims.len() {
+        1 => (tensor.row_elements(), tensor.ty.block_bytes()),
+        _ => (tensor.n_rows(), tensor.row_bytes()),
+    };
+    // In a tensor of query, key and values, the values stay.
+    let moved = u64::from(reorder.query_rows) + u64::from(reorder.key_rows);
+    let mut row_data = vec![0; usize::try_from(row_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?];
+    for row in 0..rows {
+        let from = if row < moved { reorder.source_row(row) } else { row };
+        model.read_at(tensor, from * row_bytes, &mut row_data)?;
+        out.data(&row_data)?;
+    }
+    Ok(())
+}
+
+fn copy_scaled(model: &Model, tensor: &Tensor, factor: f32, out: &mut Output<'_>) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    chunks(tensor.bytes).try_for_each(|(start, len)| {
+        buffer.resize(len, 0);
+        model.read_at(tensor, start, &mut buffer)?;
+        for element in buffer.as_chunks_mut::<4>().0 {
+            *element = (f32::from_le_bytes(*element) * factor).to_le_bytes();
+        }
+        out.data(&buffer)
+    })
+}
+
+fn embeddings_metadata(model_id: Identity) -> Metadata {
+    let mut out = Metadata::default();
+    out.set("general.architecture", Value::string("paceline-embeddings"));
+    out.set("paceline.model_id", Value::string(&model_id.to_string()));
+    out
+}
+
+fn slice_metadata(source: &Source<'_>, layout: &Layout, model_id: Identity) -> Metadata {
+    let arch = source.arch();
+    let scale = if layout.is_first { arch.token_scale } else { arch.hidden_scale };
+    let mut out = layout.metadata(source);
+    out.set("paceline.version", SLICE_VERSION);
+    out.set("paceline.model_id", Value::string(&model_id.to_string()));
+    out.set("paceline.layer_start", layout.range.start);
+    out.set("paceline.layer_end", layout.range.end);
+    out.set("paceline.n_layers", source.n_layers());
+    out.set("paceline.input_scale", scale.factor(source.model().n_embd()));
+    out.set("paceline.capture", Value::string(&format!("{}-{}", arch.capture, layout.kept.len() - 1)));
+    out.set("paceline.tolerance", layout.tolerance);
+    out
+}
+
+/// What the engine must know about a slice, all of it in the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SliceInfo {
+    /// The model it was cut from.
+    pub model_id: Identity,
+    /// Its layers, counted in the whole model.
+    pub range: Range<u32>,
+    /// Layers of the whole model.
+    pub n_layers: u32,
+    /// Layers in the file, pass-through ones included.
+    pub n_file_layers: u32,
+    /// Factor on its input: on embedding rows in the first stage, on hidden rows in the others.
+    pub input_scale: f32,
+    /// Graph tensor that holds the hidden rows to pass on.
+    pub capture: String,
+    /// Largest logit difference to the unsplit model that this cut is known to cause; 0 where it is bit-equal.
+    pub tolerance: f32,
+}
+
+/// A file that is not a slice this build can use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SliceError {
+    /// An ordinary model, or another file.
+    #[error("{0} is not a slice; cut the model with `paceline split`")]
+    NotSlice(PathBuf),
+    /// Written by another version.
+    #[error(
+        "{path} is a slice of version {version}, not {SLICE_VERSION}; cut the model again with `paceline split`"
+    )]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// A key is missing or impossible.
+    #[error("{path}: {key} is missing or wrong; cut the model again with `paceline split`")]
+    Key {
+        /// Which file.
+        path: PathBuf,
+        /// Which key.
+        key: &'static str,
+    },
+}
+
+impl SliceInfo {
+    /// Reads it from an opened slice.
+    ///
+    /// # Errors
+    /// If the file is no slice, or one of another version.
+    pub fn read(slice: &Model) -> Result<Self, SliceError> {
+        let metadata = slice.metadata();
+        let path = || slice.path().to_owned();
+        let version = metadata.get_u32("paceline.version").ok_or_else(|| SliceError::NotSlice(path()))?;
+        if version != SLICE_VERSION {
+            return Err(SliceError::Version { path: path(), version });
+        }
+        let bad = |key| SliceError::Key { path: path(), key };
+        let count = |key| metadata.get_u32(key).ok_or_else(|| bad(key));
+        let number = |key| metadata.get_f32(key).filter(|v| v.is_finite()).ok_or_else(|| bad(key));
+        let text = |key| metadata.get_str(key).ok_or_else(|| bad(key));
+        let range = count("paceline.layer_start")?..count("paceline.layer_end")?;
+        let n_layers = count("paceline.n_layers")?;
+        if range.is_empty() || range.end > n_layers {
+            return Err(bad("paceline.layer_end"));
+        }
+        Ok(Self {
+            model_id: text("paceline.model_id")?.parse().map_err(|_| bad("paceline.model_id"))?,
+            range,
+            n_layers,
+            n_file_layers: slice.n_blocks(),
+            input_scale: number("paceline.input_scale")?,
+            capture: text("paceline.capture")?.to_owned(),
+            tolerance: number("paceline.tolerance")?,
+        })
+    }
+
+    /// Whether it looks up embeddings.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        self.range.start == 0
+    }
+
+    /// Whether it has the output head.
+    #[must_use]
+    pub const fn is_tail(&self) -> bool {
+        self.range.end == self.n_layers
+    }
+}

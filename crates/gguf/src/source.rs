@@ -1,0 +1,273 @@
+//! A model that is known to be cuttable: supported architecture, sane layer count, every layer present.
+//!
+//! Owns what is checked once per model. What one range of it needs is in `layout.rs`.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::arch::{self, Architecture, Rule};
+use crate::layout::Layout;
+use crate::{Model, Value};
+
+/// Layers in one model: llama.cpp's own limit (`LLAMA_MAX_LAYERS`), and a bound on what a hostile file makes us do.
+pub const MAX_LAYERS: u32 = 512;
+
+/// Metadata that has one entry per layer when it is an array, under the architecture's prefix.
+const PER_LAYER: &[&str] = &[
+    "feed_forward_length",
+    "expert_feed_forward_length",
+    "expert_used_count",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.sliding_window_pattern",
+    "attention.rope_pattern",
+    "attention.recurrent_layers",
+    "attention.indexer.types",
+    "attention.compress_ratios",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
+    "deepstack_mapping",
+];
+
+/// A model or a cut that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CutError {
+    /// The file names no architecture.
+    #[error("{path} does not say which architecture it is; convert the model to GGUF again")]
+    NoArchitecture {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// An architecture that is not supported, or not in this variant.
+    #[error("architecture {arch} cannot be cut into stages: {reason}")]
+    Unsupported {
+        /// Its name.
+        arch: String,
+        /// Why.
+        reason: String,
+    },
+    /// A key is missing or holds something impossible.
+    #[error("metadata key {key} is {found}; convert the model to GGUF again")]
+    Metadata {
+        /// Which one, with its prefix.
+        key: String,
+        /// What is there.
+        found: String,
+    },
+    /// A tensor is missing, or belongs to no layer of the model.
+    #[error("tensor {name} {problem}; download or convert the model again")]
+    Tensor {
+        /// Which one.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// More stages than layers.
+    #[error("{stages} stages need as many layers, but the model has {layers}; use fewer stages")]
+    TooManyStages {
+        /// Asked for.
+        stages: u32,
+        /// There.
+        layers: u32,
+    },
+    /// Cut positions that do not rise, or lie outside the model.
+    #[error("cuts must rise and lie between 1 and {last}, but one is {cut}; choose others")]
+    Cuts {
+        /// The offending one.
+        cut: u32,
+        /// Layers less one.
+        last: u32,
+    },
+    /// A range that llama.cpp could not compute correctly.
+    #[error("layers {start}..{end} cannot be a stage: {reason}; choose other cuts")]
+    Range {
+        /// First layer.
+        start: u32,
+        /// One past the last layer.
+        end: u32,
+        /// Why.
+        reason: String,
+    },
+    /// No way to cut the model into so many stages.
+    #[error("the model cannot be cut into {stages} stages; use fewer stages")]
+    NoPlan {
+        /// Asked for.
+        stages: u32,
+    },
+}
+
+/// A cuttable model.
+#[derive(Debug)]
+pub struct Source<'m> {
+    model: &'m Model,
+    arch: &'static Architecture,
+    n_layers: u32,
+    /// Indices of each layer's tensors, in file order.
+    layers: Vec<Vec<usize>>,
+    /// Indices of the tensors of the whole model.
+    globals: Vec<usize>,
+}
+
+impl<'m> Source<'m> {
+    /// Checks that the model can be cut at all.
+    ///
+    /// # Errors
+    /// If its architecture or variant is not supported, or its metadata and tensors do not fit together.
+    pub fn new(model: &'m Model) -> Result<Self, CutError> {
+        let name = model.arch();
+        if name.is_empty() {
+            return Err(CutError::NoArchitecture { path: model.path().to_owned() });
+        }
+        let unsupported =
+            |reason: &str| CutError::Unsupported { arch: name.to_owned(), reason: reason.to_owned() };
+        let arch = arch::find(name).map_err(unsupported)?;
+        let n_layers = model.n_layers();
+        let mut source = Self { model, arch, n_layers, layers: vec![], globals: vec![] };
+        if n_layers == 0 || model.n_blocks() > MAX_LAYERS {
+            return Err(source.bad_key("block_count"));
+        }
+        for rule in arch.rules {
+            match *rule {
+                Rule::NotWithLayers { layers, reason } if layers == n_layers => {
+                    return Err(unsupported(reason));
+                }
+                Rule::NotWithKey { key, reason } if model.arch_value(key).is_some() => {
+                    return Err(unsupported(reason));
+                }
+                _ => {}
+            }
+        }
+        source.check_keys()?;
+        source.sort_tensors()?;
+        Ok(source)
+    }
+
+    fn check_keys(&self) -> Result<(), CutError> {
+        if self.model.n_embd() == 0 {
+            return Err(self.bad_key("embedding_length"));
+        }
+        for key in PER_LAYER {
+            if let Some(array) = self.model.arch_value(key).and_then(Value::as_array)
+                && (array.len() as u64 != u64::from(self.model.n_blocks())
+                    || array.element_type().size().is_none())
+            {
+                return Err(self.bad_key(key));
+            }
+        }
+        Ok(())
+    }
+
+    fn sort_tensors(&mut self) -> Result<(), CutError> {
+        let bad = |name: &str, problem| CutError::Tensor { name: name.to_owned(), problem };
+        let n_blocks = self.model.n_blocks();
+        self.layers = vec![Vec::new(); n_blocks as usize];
+        for (at, tensor) in self.model.tensors().iter().enumerate() {
+            match tensor.layer() {
+                Some((layer, _)) if layer < n_blocks => self.layers[layer as usize].push(at),
+                Some(_) => return Err(bad(&tensor.name, "belongs to no layer of the model")),
+                None => self.globals.push(at),
+            }
+        }
+        if let Some(layer) = self.layers[..self.n_layers as usize].iter().position(Vec::is_empty) {
+            return Err(bad(&format!("blk.{layer}.*"), "is missing"));
+        }
+        let embd = self.model.tensor(TOKEN_EMBD).ok_or_else(|| bad(TOKEN_EMBD, "is missing"))?;
+        let width = u64::from(self.model.n_embd());
+        for tensor in [Some(embd), self.model.tensor(OUTPUT)].into_iter().flatten() {
+            if tensor.row_elements() != width || tensor.dims.len() > 2 {
+                return Err(bad(&tensor.name, "has another width than embedding_length says"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the file under an architecture's key, as an error.
+    pub(crate) fn bad_key(&self, key: &str) -> CutError {
+        let found = self.model.arch_value(key).map_or_else(|| "missing".to_owned(), Value::to_string);
+        CutError::Metadata { key: format!("{}.{key}", self.arch.name), found }
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Its architecture.
+    #[must_use]
+    pub const fn arch(&self) -> &'static Architecture {
+        self.arch
+    }
+
+    /// Layers that can be shared out: those that every token passes.
+    #[must_use]
+    pub const fn n_layers(&self) -> u32 {
+        self.n_layers
+    }
+
+    /// Indices of the tensors of one layer.
+    pub(crate) fn layer(&self, layer: u32) -> &[usize] {
+        &self.layers[layer as usize]
+    }
+
+    /// Indices of the tensors that belong to no layer.
+    pub(crate) fn globals(&self) -> &[usize] {
+        &self.globals
+    }
+
+    /// A count that must be there.
+    pub(crate) fn count(&self, key: &str) -> Result<u32, CutError> {
+        self.model.arch_u32(key).filter(|&n| n > 0).ok_or_else(|| self.bad_key(key))
+    }
+
+    /// A count that may be one number for all layers or an array; its value in `layer`.
+    pub(crate) fn count_in_layer(&self, key: &str, layer: u32) -> Result<u32, CutError> {
+        let Some(array) = self.model.arch_value(key).and_then(Value::as_array) else {
+            return self.count(key);
+        };
+        let values = array.to_u64s().ok_or_else(|| self.bad_key(key))?;
+        u32::try_from(values[layer as usize]).map_err(|_| self.bad_key(key))
+    }
+
+    /// Entries of the vocabulary.
+    #[must_use]
+    pub fn n_vocab(&self) -> u64 {
+        self.model.tensor(TOKEN_EMBD).map_or(0, crate::Tensor::n_rows)
+    }
+
+    /// The arrays that are cut with the layers, as full keys.
+    pub(crate) fn per_layer_arrays(&self) -> impl Iterator<Item = (String, crate::Array<'m>)> {
+        let model = self.model;
+        PER_LAYER.iter().filter_map(move |key| {
+            let array = model.arch_value(key)?.as_array()?;
+            Some((format!("{}.{key}", model.arch()), array))
+        })
+    }
+
+    /// Whether these layers can be a stage.
+    ///
+    /// # Errors
+    /// If the range is empty or outside the model, or llama.cpp could not compute it correctly.
+    pub fn check(&self, range: Range<u32>) -> Result<(), CutError> {
+        Layout::new(self, range).map(drop)
+    }
+
+    /// Whether the model can be cut before layer `at` into two stages.
+    ///
+    /// # Errors
+    /// If `at` is not inside the model, or a side could not be computed correctly.
+    pub fn check_boundary(&self, at: u32) -> Result<(), CutError> {
+        if at == 0 || at >= self.n_layers {
+            return Err(CutError::Cuts { cut: at, last: self.n_layers - 1 });
+        }
+        self.check(0..at)?;
+        self.check(at..self.n_layers)
+    }
+}
+
+/// The embedding rows.
+pub(crate) const TOKEN_EMBD: &str = "token_embd.weight";
+/// The output head, where it is not the embedding rows.
+pub(crate) const OUTPUT: &str = "output.weight";
+/// The output head's offset.
+pub(crate) const OUTPUT_BIAS: &str = "output.bias";
