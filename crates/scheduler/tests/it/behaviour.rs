@@ -1,0 +1,356 @@
+//! One rule of the scheduler per test.
+
+use std::time::Duration;
+
+use protocol::{End, Epoch, Fault, FaultKind, Report, SeqId, StageIndex, StageState, StageTiming, Token};
+use protocol::{TokenLogprobs, Verdict};
+use scheduler::{Config, Event, Output, Refusal, ReportFault, RequestId, Scheduler, SequenceState, Timings};
+
+use crate::front::{Front, config, request, verdict};
+
+#[test]
+fn a_request_is_prefilled_in_chunks_and_decoded_window_by_window() {
+    let mut front = Front::new(config());
+    front.submit(request(11, Some(2))).unwrap();
+    assert_eq!(
+        front.outputs(),
+        [
+            "r0 started after 0ns",
+            "s0 open, limit 13",
+            "s0 chunk at 0 [1, 2, 3, 4]",
+            "s0 chunk at 4 [5, 6, 7, 8]",
+        ]
+    );
+    front.progress(0, 4).unwrap();
+    assert_eq!(
+        front.outputs(),
+        ["s0 chunk at 8 [9, 10]", "s0 window 0 at 10 [11]"],
+        "the anchor is never in a chunk"
+    );
+    front.progress(0, 8).unwrap();
+    front.progress(0, 10).unwrap();
+    assert!(front.outputs().is_empty(), "one window at a time");
+    front.verdict(0, 0, 10, 50, None).unwrap();
+    assert_eq!(front.outputs(), ["s0 window 1 at 11 [50]", "r0 tokens [50]"], "work goes out before tokens");
+    front.verdict(0, 1, 11, 51, Some(End::Limit)).unwrap();
+    assert_eq!(front.outputs(), ["r0 tokens [51]", "s0 close", "r0 done: Length"]);
+    front.closed(0).unwrap();
+    assert!(front.outputs().is_empty());
+    assert_eq!(front.scheduler.sequences().count(), 0);
+}
+
+#[test]
+fn a_prompt_of_one_token_needs_no_chunk() {
+    let mut front = Front::new(config());
+    front.submit(request(1, None)).unwrap();
+    assert_eq!(front.outputs(), ["r0 started after 0ns", "s0 open, limit 20", "s0 window 0 at 0 [1]"]);
+    front.verdict(0, 0, 0, 9, Some(End::EndOfGeneration)).unwrap();
+    assert_eq!(front.outputs(), ["r0 tokens [9]", "s0 close", "r0 done: Stop"]);
+}
+
+#[test]
+fn prompts_that_start_together_take_turns() {
+    let mut scheduler = Scheduler::new(Config { queue_limit: 8, ..config() });
+    scheduler.line_up(Duration::ZERO);
+    for _ in 0..2 {
+        scheduler.submit(request(2, None), Duration::ZERO).unwrap();
+    }
+    let mut front = Front { scheduler, now: Duration::ZERO };
+    for _ in 0..2 {
+        front.submit(request(19, None)).unwrap();
+    }
+    front.outputs();
+    front.scheduler.line_lost("test");
+    front.scheduler.line_up(Duration::ZERO);
+    let chunks: Vec<_> = front.outputs().into_iter().filter(|line| line.contains("chunk")).collect();
+    assert_eq!(
+        chunks,
+        [
+            "s2 chunk at 0 [1, 2, 3, 4]",
+            "s3 chunk at 0 [1, 2, 3, 4]",
+            "s2 chunk at 4 [5, 6, 7, 8]",
+            "s3 chunk at 4 [5, 6, 7, 8]",
+        ]
+    );
+}
+
+#[test]
+fn a_slot_is_free_only_when_its_close_has_come_back() {
+    let mut front = Front::new(config());
+    for _ in 0..3 {
+        front.submit(request(2, None)).unwrap();
+    }
+    front.outputs();
+    front.pass(7);
+    front.cancel(RequestId(0));
+    assert_eq!(front.outputs(), ["s0 drop", "s0 close", "r0 done: Cancelled"]);
+    let states: Vec<_> = front.scheduler.sequences().map(|sequence| sequence.state).collect();
+    assert_eq!(states, [SequenceState::Closing, SequenceState::Decode]);
+    assert_eq!(front.scheduler.stats().queued, 1);
+    front.closed(0).unwrap();
+    assert_eq!(front.outputs()[..2], ["r2 started after 7ms", "s2 open, limit 20"]);
+}
+
+#[test]
+fn reports_about_a_cancelled_request_are_dropped() {
+    let mut front = Front::new(config());
+    front.submit(request(6, None)).unwrap();
+    front.cancel(RequestId(0));
+    front.cancel(RequestId(0));
+    assert_eq!(front.outputs()[5..], ["s0 drop", "s0 close", "r0 done: Cancelled"]);
+    front.progress(0, 4).unwrap();
+    front.verdict(0, 0, 5, 50, None).unwrap();
+    let late = Fault { seq: Some(SeqId(0)), kind: FaultKind::UnknownSequence };
+    front.report(1, Report::Fault(late)).unwrap();
+    assert!(front.outputs().is_empty());
+    assert_eq!(front.scheduler.stats().late_reports, 3);
+}
+
+#[test]
+fn a_waiting_request_is_cancelled_without_touching_the_line() {
+    let mut front = Front::new(config());
+    for _ in 0..3 {
+        front.submit(request(2, None)).unwrap();
+    }
+    front.outputs();
+    front.cancel(RequestId(2));
+    assert_eq!(front.outputs(), ["r2 done: Cancelled"]);
+    assert_eq!(front.scheduler.next_deadline(), None);
+}
+
+#[test]
+fn what_can_never_be_served_is_refused() {
+    let mut front = Front::new(config());
+    assert_eq!(front.submit(request(0, None)), Err(Refusal::EmptyPrompt));
+    assert_eq!(front.submit(request(3, Some(0))), Err(Refusal::NothingToGenerate));
+    assert_eq!(front.submit(request(20, None)), Err(Refusal::ContextLength { prompt: 20, context: 20 }));
+    for id in [-1, 100] {
+        let mut unknown = request(3, None);
+        unknown.prompt[1] = Token(id);
+        assert_eq!(front.submit(unknown), Err(Refusal::UnknownToken(Token(id))));
+    }
+    assert!(front.outputs().is_empty());
+    assert_eq!(front.scheduler.stats().submitted, 0);
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let mut front = Front::new(config());
+    for _ in 0..3 {
+        front.submit(request(2, None)).unwrap();
+    }
+    assert_eq!(front.submit(request(2, None)), Err(Refusal::QueueFull { limit: 1 }));
+    assert_eq!(front.scheduler.stats().refused, 1);
+}
+
+#[test]
+fn an_answer_is_clamped_to_the_context() {
+    let mut front = Front::new(config());
+    front.submit(request(19, Some(u32::MAX))).unwrap();
+    assert_eq!(front.outputs()[1], "s0 open, limit 20");
+}
+
+#[test]
+fn waiting_has_a_deadline() {
+    let mut front = Front::new(config());
+    front.submit(request(2, None)).unwrap();
+    front.submit(request(2, None)).unwrap();
+    front.pass(1000);
+    front.submit(request(2, None)).unwrap();
+    front.outputs();
+    let deadline = Duration::from_secs(61);
+    assert_eq!(front.scheduler.next_deadline(), Some(deadline));
+    front.scheduler.handle_timeout(deadline - Duration::from_nanos(1));
+    assert!(front.outputs().is_empty());
+    front.scheduler.handle_timeout(deadline);
+    assert_eq!(front.outputs(), ["r2 failed: no place became free within 60 s"]);
+    assert_eq!(front.scheduler.next_deadline(), None);
+}
+
+#[test]
+fn a_lost_line_fails_what_runs_and_keeps_what_waits() {
+    let mut front = Front::new(config());
+    assert_eq!(Scheduler::new(config()).submit(request(2, None), Duration::ZERO), Err(Refusal::NotReady));
+    for _ in 0..3 {
+        front.submit(request(2, None)).unwrap();
+    }
+    front.cancel(RequestId(1));
+    front.scheduler.line_lost("stage 1 closed its link");
+    let outputs = front.outputs();
+    assert!(
+        outputs.iter().all(|line| line.starts_with('r')),
+        "nothing is sent down a lost line: {outputs:?}"
+    );
+    assert_eq!(outputs[outputs.len() - 1], "r0 failed: the line was lost: stage 1 closed its link");
+    assert_eq!(front.scheduler.sequences().count(), 0, "the memory went with the line");
+    assert_eq!(front.submit(request(2, None)), Err(Refusal::NotReady));
+    front.scheduler.line_up(front.now);
+    assert_eq!(
+        front.outputs()[..2],
+        ["r2 started after 0ns", "s2 open, limit 20"],
+        "an id is never used again"
+    );
+}
+
+#[test]
+fn a_fault_fails_its_sequence_and_no_other() {
+    let cases = [
+        (FaultKind::Sampler { reason: "top_k is silly".into() }, "r0 failed: top_k is silly"),
+        (
+            FaultKind::Link { reason: "reset".into() },
+            "r0 failed: the line was lost: stage 1: link to the next stage: reset",
+        ),
+        (
+            FaultKind::Engine { reason: "out of memory".into() },
+            "r0 failed: internal error: stage 1: engine: out of memory",
+        ),
+    ];
+    for (kind, expected) in cases {
+        let mut front = Front::new(config());
+        front.submit(request(2, None)).unwrap();
+        front.submit(request(2, None)).unwrap();
+        front.outputs();
+        front.report(1, Report::Fault(Fault { seq: Some(SeqId(0)), kind })).unwrap();
+        assert_eq!(front.outputs(), ["s0 drop", "s0 close", expected]);
+    }
+}
+
+#[test]
+fn a_fault_of_a_whole_stage_fails_everything_that_runs() {
+    let mut front = Front::new(config());
+    for _ in 0..3 {
+        front.submit(request(2, None)).unwrap();
+    }
+    front.outputs();
+    let kind = FaultKind::Engine { reason: "gone".into() };
+    front.report(0, Report::Fault(Fault { seq: None, kind })).unwrap();
+    assert_eq!(
+        front.outputs(),
+        [
+            "s0 drop",
+            "s0 close",
+            "r0 failed: internal error: stage 0: engine: gone",
+            "s1 drop",
+            "s1 close",
+            "r1 failed: internal error: stage 0: engine: gone",
+        ]
+    );
+    assert_eq!(front.scheduler.stats().queued, 1);
+}
+
+#[test]
+fn impossible_reports_fail_their_request() {
+    type Forge = fn(&mut Front) -> Result<(), ReportFault>;
+    let forgeries: [(Forge, &str); 7] = [
+        (
+            |front| front.verdict(0, 0, 5, 50, None),
+            "sequence 0: verdict before the prompt has passed through",
+        ),
+        (|front| front.progress(0, 3), "sequence 0: progress to 3, expected 4"),
+        (
+            |front| {
+                front.progress(0, 4)?;
+                front.progress(0, 5)?;
+                front.progress(0, 6)
+            },
+            "sequence 0: progress to 6, expected none",
+        ),
+        (|front| front.closed(0), "sequence 0: closed before the front asked for it"),
+        (
+            |front| {
+                front.progress(0, 4)?;
+                front.progress(0, 5)?;
+                front.verdict(0, 1, 5, 50, None)
+            },
+            "sequence 0: verdict for window 1, which is not in flight",
+        ),
+        (
+            |front| {
+                front.progress(0, 4)?;
+                front.progress(0, 5)?;
+                let odd = Verdict { epoch: Epoch(1), ..verdict(0, 0, 5, 50, None) };
+                front.report(2, Report::Verdict(Box::new(odd)))
+            },
+            "sequence 0: verdict for window 0 says epoch 1, sent was 0",
+        ),
+        (
+            |front| {
+                front.progress(0, 4)?;
+                front.progress(0, 5)?;
+                let logprobs = vec![TokenLogprobs { logprob: 0.0, top: Vec::new() }];
+                front.report(2, Report::Verdict(Box::new(Verdict { logprobs, ..verdict(0, 0, 5, 50, None) })))
+            },
+            "sequence 0: 1 log-probabilities, expected 0",
+        ),
+    ];
+    for (forge, expected) in forgeries {
+        let mut front = Front::new(config());
+        front.submit(request(6, None)).unwrap();
+        front.outputs();
+        assert_eq!(forge(&mut front).unwrap_err().to_string(), expected);
+        let outputs = front.outputs();
+        let failed = format!("r0 failed: internal error: {expected}");
+        assert_eq!(outputs[outputs.len() - 1], failed);
+        assert!(outputs.contains(&"s0 close".to_owned()));
+        assert_eq!(
+            front.scheduler.stats().sequences,
+            1,
+            "the memory stays in use until the close comes back"
+        );
+        front.closed(0).unwrap();
+        assert_eq!(front.scheduler.stats().sequences, 0);
+    }
+}
+
+#[test]
+fn reports_that_concern_nobody_change_nothing() {
+    let mut front = Front::new(config());
+    front.submit(request(6, None)).unwrap();
+    front.outputs();
+    let tail = StageIndex(2);
+    let from = StageIndex(1);
+    let report = Report::Verdict(Box::new(verdict(0, 0, 5, 50, None)));
+    assert_eq!(front.report(1, report), Err(ReportFault::NotTail { from, tail }));
+    assert_eq!(front.report(1, Report::Closed(SeqId(0))), Err(ReportFault::NotTail { from, tail }));
+    assert_eq!(front.closed(7), Err(ReportFault::NeverOpened { seq: SeqId(7) }));
+    let fault = Fault { seq: Some(SeqId(7)), kind: FaultKind::UnknownSequence };
+    assert_eq!(front.report(0, Report::Fault(fault)), Err(ReportFault::NeverOpened { seq: SeqId(7) }));
+    front.report(0, Report::State(StageState::Linking)).unwrap();
+    assert!(front.outputs().is_empty());
+}
+
+#[test]
+fn timings_say_where_the_time_went() {
+    let mut front = Front::new(config());
+    front.submit(request(2, None)).unwrap();
+    front.pass(10);
+    front.progress(0, 1).unwrap();
+    front.pass(20);
+    front.verdict(0, 0, 1, 50, None).unwrap();
+    front.pass(60);
+    front.verdict(0, 1, 2, 51, None).unwrap();
+    front.pass(45);
+    front.verdict(0, 2, 3, 52, Some(End::EndOfGeneration)).unwrap();
+    let timings = std::iter::from_fn(|| front.scheduler.poll_output()).find_map(|output| match output {
+        Output::Event(_, Event::Done { timings, .. }) => Some(timings),
+        _ => None,
+    });
+    assert_eq!(
+        timings.unwrap(),
+        Timings {
+            prompt_tokens: 2,
+            cached_tokens: 0,
+            prompt_time: Duration::from_millis(30),
+            generated_tokens: 3,
+            generation_time: Duration::from_millis(105),
+            drafted: 0,
+            accepted: 0,
+            windows: 3,
+            stale_windows: 0,
+            loop_time: Duration::from_millis(45),
+            stages: vec![StageTiming { queue_us: 3, compute_us: 30, batch_rows: 6 }; 3],
+        }
+    );
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.generated_tokens, stats.prefilled_tokens, stats.finished), (3, 3, 1, 1));
+}

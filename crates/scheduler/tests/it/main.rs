@@ -1,0 +1,6 @@
+//! The scheduler: what goes out for what comes in, and any number of requests over an honest line.
+
+mod behaviour;
+mod front;
+mod line;
+mod random;
