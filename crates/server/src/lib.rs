@@ -4,8 +4,31 @@
 //! through the traits [`Line`] and [`Tokenizer`].
 #![forbid(unsafe_code)]
 
+mod answer;
+mod api;
+mod auth;
+mod error;
+mod fields;
+mod generation;
+mod http;
+mod limits;
+mod reply;
+mod request;
+mod routes;
+mod sampling;
 mod seam;
+mod serve;
+mod stop;
+mod stream;
+mod template;
+#[cfg(test)]
+mod testing;
+mod utf8;
 
+pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
+pub use auth::{ApiKeys, KeyFileError};
+pub use http::router;
 pub use seam::{
     Line, LineStatus, ModelInfo, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer,
 };
+pub use serve::{BindError, Server};

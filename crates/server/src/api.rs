@@ -1,0 +1,129 @@
+//! The state that all handlers share: the line, the model once it is known, and the configuration.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+
+use crate::auth::ApiKeys;
+use crate::error::ApiError;
+use crate::template::{ChatTemplate, TemplateError};
+use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
+
+/// The name that every model answers to besides its own.
+const DEFAULT_MODEL: &str = "default";
+
+/// How the API behaves.
+#[derive(Clone, Debug)]
+pub struct ApiConfig {
+    /// Keys that requests must carry; `None` lets everyone in.
+    pub api_keys: Option<ApiKeys>,
+    /// Which web pages of other origins may call the API.
+    pub cors: Cors,
+    /// Bytes in a body at most.
+    pub max_body_bytes: usize,
+    /// Between two keep-alive comments on a silent stream.
+    pub keep_alive: Duration,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self {
+            api_keys: None,
+            cors: Cors::Off,
+            max_body_bytes: limits::MAX_BODY_BYTES,
+            keep_alive: limits::KEEP_ALIVE,
+        }
+    }
+}
+
+/// Which web pages of other origins may call the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cors {
+    /// None.
+    #[default]
+    Off,
+    /// All.
+    Any,
+    /// Those of these origins, such as `https://chat.example`.
+    Origins(Vec<HeaderValue>),
+}
+
+/// The API's state. Clones share it. The model may come later: until then requests get 503.
+#[derive(Clone)]
+pub struct Api(Arc<Inner>);
+
+struct Inner {
+    line: Arc<dyn Line>,
+    config: ApiConfig,
+    model: OnceLock<Arc<Model>>,
+}
+
+/// The model, ready for use.
+pub(crate) struct Model {
+    pub info: ModelInfo,
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// A template that cannot be read only concerns chats.
+    pub template: Result<ChatTemplate, TemplateError>,
+}
+
+/// The model was given before; an API serves one model for its whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the API has its model already")]
+pub struct ModelAlreadySet;
+
+impl Api {
+    /// An API over a line whose model is not known yet.
+    #[must_use]
+    pub fn new(line: Arc<dyn Line>, config: ApiConfig) -> Self {
+        Self(Arc::new(Inner { line, config, model: OnceLock::new() }))
+    }
+
+    /// Gives the API its model.
+    ///
+    /// # Errors
+    /// If it has one.
+    pub fn set_model(&self, info: ModelInfo, tokenizer: Arc<dyn Tokenizer>) -> Result<(), ModelAlreadySet> {
+        let template = ChatTemplate::new(info.chat_template.as_deref());
+        if let Err(error) = &template {
+            tracing::warn!(model = %info.id, %error, "chats will be refused");
+        }
+        self.0.model.set(Arc::new(Model { info, tokenizer, template })).map_err(|_| ModelAlreadySet)
+    }
+
+    pub(crate) fn line(&self) -> &dyn Line {
+        self.0.line.as_ref()
+    }
+
+    pub(crate) fn config(&self) -> &ApiConfig {
+        &self.0.config
+    }
+
+    /// Whether requests can be answered now.
+    pub(crate) fn ready(&self) -> Result<&Arc<Model>, ApiError> {
+        if let Readiness::NotReady { reason, progress } = self.0.line.readiness() {
+            return Err(ApiError::NotReady { reason, progress });
+        }
+        self.0
+            .model
+            .get()
+            .ok_or_else(|| ApiError::NotReady { reason: "the model is being read".into(), progress: None })
+    }
+}
+
+impl Model {
+    /// Whether a request for `asked` is a request for this model.
+    pub(crate) fn answers_to(&self, asked: &str) -> Result<(), ApiError> {
+        if asked == self.info.id || asked == DEFAULT_MODEL {
+            return Ok(());
+        }
+        Err(ApiError::UnknownModel { asked: asked.into(), ours: self.info.id.clone() })
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! API keys: from a file, kept as hashes, compared in constant time.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use axum::http::HeaderValue;
+
+use crate::limits::MAX_KEY_FILE_BYTES;
+
+/// Keys that let a request in.
+#[derive(Clone)]
+pub struct ApiKeys {
+    hashes: Vec<blake3::Hash>,
+}
+
+/// A key file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It cannot be read.
+    #[error("cannot read the API keys in {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It holds no key, or something that cannot be one.
+    #[error("{}: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl ApiKeys {
+    /// Reads a file with one key per line; empty lines and lines that start with `#` do not count.
+    ///
+    /// # Errors
+    /// If the file cannot be read, has more than 1 MiB, holds no key, or a key with characters that cannot be sent.
+    pub fn load(path: &Path) -> Result<Self, KeyFileError> {
+        let read = |source| KeyFileError::Read { path: path.into(), source };
+        let file = std::fs::File::open(path).map_err(read)?;
+        let mut text = String::new();
+        let size = file.take(MAX_KEY_FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
+        let content = |reason| KeyFileError::Content { path: path.into(), reason };
+        if size as u64 > MAX_KEY_FILE_BYTES {
+            return Err(content("the file has more than 1 MiB; write one key per line"));
+        }
+        Self::parse(&text).map_err(content)
+    }
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let keys: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        if keys.is_empty() {
+            return Err("the file holds no API key; write one per line");
+        }
+        if !keys.iter().all(|key| key.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err("an API key may hold only visible ASCII characters; write one per line");
+        }
+        Ok(Self { hashes: keys.iter().map(|key| blake3::hash(key.as_bytes())).collect() })
+    }
+
+    /// Whether the `Authorization` header carries one of the keys. Takes the same time for any wrong key.
+    pub(crate) fn allow(&self, authorization: Option<&HeaderValue>) -> bool {
+        let Some((scheme, key)) =
+            authorization.and_then(|value| value.to_str().ok()).and_then(|value| value.split_once(' '))
+        else {
+            return false;
+        };
+        let hash = blake3::hash(key.trim().as_bytes());
+        // Equality of `blake3::Hash` takes constant time; `|` asks every key.
+        let known = self.hashes.iter().fold(false, |known, ours| known | (*ours == hash));
+        known && scheme.eq_ignore_ascii_case("bearer")
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiKeys({})", self.hashes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_lines_and_comments_are_not() {
+        let keys = ApiKeys::parse("# team\nsk-one\n\n  sk-two  \n").unwrap();
+        let allow = |value: &'static str| keys.allow(Some(&HeaderValue::from_static(value)));
+        assert!(allow("Bearer sk-one") && allow("bearer sk-two"));
+        assert!(
+            !allow("Bearer # team") && !allow("Bearer sk-on") && !allow("Basic sk-one") && !allow("sk-one")
+        );
+        assert!(!allow("Bearer ") && !keys.allow(None));
+        assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
+    }
+
+    #[test]
+    fn files_without_a_usable_key_are_errors() {
+        assert!(ApiKeys::parse("\n# none\n").is_err());
+        assert!(ApiKeys::parse("two words").is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let missing = ApiKeys::load(&folder.path().join("keys")).unwrap_err();
+        assert!(matches!(missing, KeyFileError::Read { .. }), "{missing}");
+        let path = folder.path().join("empty");
+        std::fs::write(&path, "").unwrap();
+        let empty = ApiKeys::load(&path).unwrap_err();
+        assert!(matches!(empty, KeyFileError::Content { .. }), "{empty}");
+    }
+}

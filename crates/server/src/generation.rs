@@ -1,0 +1,134 @@
+//! One choice in the making: its request on the line and the text that comes of it.
+
+use std::sync::Arc;
+
+use protocol::Token;
+use scheduler::{Event, Finish, Request, Timings};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::answer::{AnswerText, Piece};
+use crate::api::{Api, Model};
+use crate::error::ApiError;
+use crate::request::Options;
+use crate::{Submission, limits};
+
+/// What a generation gives, in order: any number of pieces, then its end.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Piece(Piece),
+    End(Ending),
+}
+
+/// How a generation ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// Text that was held back.
+    pub piece: Piece,
+    /// OpenAI's word for why: `stop` or `length`.
+    pub finish: &'static str,
+    /// Prompt tokens that were resident already.
+    pub cached: u32,
+    /// Tokens of the answer, including one that ended it.
+    pub completion: u32,
+    /// The line's figures, unless it kept them to itself.
+    pub timings: Option<Timings>,
+}
+
+/// A request on the line, as text. Dropping it cancels the request.
+pub(crate) struct Generation {
+    submission: Submission,
+    text: AnswerText,
+    cached: u32,
+    ended: bool,
+}
+
+/// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled. `param` is the
+/// field that the prompts came from.
+pub(crate) async fn start(
+    api: &Api,
+    model: &Arc<Model>,
+    prompts: &[Vec<Token>],
+    options: &Options,
+    param: &'static str,
+) -> Result<Vec<Generation>, ApiError> {
+    let seed = options.seed.unwrap_or_else(draw_seed);
+    let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
+    for prompt in prompts {
+        for choice in 0..options.n {
+            let request = Request {
+                prompt: prompt.clone(),
+                sampler: options.sampler.clone(),
+                seed,
+                choice,
+                max_tokens: options.max_tokens,
+                ignore_eos: options.ignore_eos,
+                top_logprobs: options.top_logprobs,
+            };
+            let submission =
+                api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
+            let text = AnswerText::new(model.tokenizer.clone(), options.stops.clone(), options.ignore_eos);
+            generations.push(Generation { submission, text, cached: 0, ended: false });
+        }
+    }
+    Ok(generations)
+}
+
+/// 64 bits from the operating system: the fixed bits of a version 4 UUID lie at different places in its halves.
+fn draw_seed() -> u64 {
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    high ^ low
+}
+
+impl Generation {
+    /// The next step; `None` after the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        while !self.ended {
+            match self.submission.next().await {
+                Some(Event::Started { cached, .. }) => self.cached = cached,
+                Some(Event::Tokens { tokens, logprobs }) => {
+                    let (piece, stopped) = self.text.push(&tokens, logprobs);
+                    if stopped {
+                        let timings = self.call_off().await;
+                        return Ok(Some(self.end(piece, "stop", timings)));
+                    }
+                    if !piece.is_empty() {
+                        return Ok(Some(Step::Piece(piece)));
+                    }
+                }
+                Some(Event::Done { finish, timings }) => {
+                    let (piece, stopped) = self.text.finish();
+                    let finish = match finish {
+                        Finish::Cancelled => return Err(ApiError::Cancelled),
+                        Finish::Length if !stopped => "length",
+                        Finish::Length | Finish::Stop => "stop",
+                    };
+                    return Ok(Some(self.end(piece, finish, Some(timings))));
+                }
+                Some(Event::Failed(failure)) => return Err(failure.into()),
+                None => return Err(ApiError::Internal("the line gave up the request without a word".into())),
+            }
+        }
+        Ok(None)
+    }
+
+    fn end(&mut self, piece: Piece, finish: &'static str, timings: Option<Timings>) -> Step {
+        self.ended = true;
+        Step::End(Ending { piece, finish, cached: self.cached, completion: self.text.n_tokens(), timings })
+    }
+
+    /// The text is complete: cancels the request and waits for the line's last word on it.
+    async fn call_off(&mut self) -> Option<Timings> {
+        self.submission.cancel();
+        let last_word = async {
+            loop {
+                match self.submission.next().await {
+                    Some(Event::Started { .. } | Event::Tokens { .. }) => {}
+                    Some(Event::Done { timings, .. }) => return Some(timings),
+                    Some(Event::Failed(_)) | None => return None,
+                }
+            }
+        };
+        timeout(limits::CANCEL_WAIT, last_word).await.ok().flatten()
+    }
+}

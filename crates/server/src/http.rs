@@ -1,0 +1,94 @@
+//! The router: routes, and what surrounds every one of them.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, Any as AnyValue, CorsLayer};
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::api::{Api, Cors};
+use crate::error::ApiError;
+use crate::{limits, routes};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Paths that need no key: they tell a load balancer what it must know and nothing else.
+const OPEN: [&str; 2] = ["/health", "/ready"];
+
+/// All routes over `api`.
+#[must_use]
+pub fn router(api: Api) -> Router {
+    let cors = cors(&api.config().cors);
+    let body_limit = DefaultBodyLimit::max(api.config().max_body_bytes);
+    let router = Router::new()
+        .route("/health", get(routes::health))
+        .route("/ready", get(routes::ready))
+        .route("/v1/line", get(routes::line))
+        .route("/v1/models", get(routes::models))
+        .route("/v1/models/{*id}", get(routes::model))
+        .route("/v1/chat/completions", post(routes::chat))
+        .route("/v1/completions", post(routes::completions))
+        .method_not_allowed_fallback(routes::wrong_method)
+        .fallback(routes::unknown_url)
+        .layer(body_limit)
+        .layer(middleware::from_fn_with_state(api.clone(), require_key))
+        .layer(CatchPanicLayer::custom(panicked));
+    let router = match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.layer(middleware::from_fn(name_request)).with_state(api)
+}
+
+fn cors(cors: &Cors) -> Option<CorsLayer> {
+    let origins = match cors {
+        Cors::Off => return None,
+        Cors::Any => AllowOrigin::any(),
+        Cors::Origins(origins) => AllowOrigin::list(origins.clone()),
+    };
+    let layer = CorsLayer::new().allow_origin(origins).allow_methods(AnyValue).allow_headers(AnyValue);
+    Some(layer.expose_headers([REQUEST_ID]))
+}
+
+async fn require_key(State(api): State<Api>, request: Request, next: Next) -> Response {
+    if let Some(keys) = &api.config().api_keys
+        && !OPEN.contains(&request.uri().path())
+        && !keys.allow(request.headers().get(header::AUTHORIZATION))
+    {
+        return ApiError::Unauthorised.into_response();
+    }
+    next.run(request).await
+}
+
+/// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it.
+async fn name_request(request: Request, next: Next) -> Response {
+    let id = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(|id| !id.is_empty() && id.len() <= limits::MAX_REQUEST_ID && id.to_str().is_ok())
+        .cloned()
+        .unwrap_or_else(|| {
+            HeaderValue::from_str(&Uuid::new_v4().to_string()).expect("a UUID is visible ASCII")
+        });
+    let span = tracing::info_span!("http", method = %request.method(), path = request.uri().path(), id = ?id);
+    let mut response = next.run(request).instrument(span.clone()).await;
+    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+fn panicked(payload: Box<dyn Any + Send>) -> Response {
+    let reason = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("no reason given");
+    tracing::error!(reason, "a handler panicked");
+    ApiError::Internal("a bug in the server; its log says more".into()).into_response()
+}

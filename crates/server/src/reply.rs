@@ -1,0 +1,279 @@
+//! The JSON of answers, whole and in chunks, in the forms of chats and of completions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::Token;
+use scheduler::Timings;
+use serde_json::{Map, Value, json};
+
+use crate::Tokenizer;
+use crate::answer::{Piece, TokenInfo};
+use crate::generation::Ending;
+
+/// Which API an answer is for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Form {
+    Chat,
+    /// `echo` holds the text that every choice begins with, one per prompt; empty for none.
+    Completion {
+        echo: Vec<String>,
+    },
+}
+
+/// What all parts of one answer share.
+pub(crate) struct Reply {
+    pub form: Form,
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
+    pub fingerprint: String,
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Choices per prompt; the choices of a prompt lie side by side.
+    pub n: usize,
+    /// Tokens of each prompt.
+    pub prompt_tokens: Vec<u32>,
+    pub top_logprobs: Option<u8>,
+}
+
+/// Tokens of all choices so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    cached: u32,
+    completion: u32,
+}
+
+impl Usage {
+    /// Counts a choice. A prompt counts once, and what was resident for its first choice is what it saved.
+    pub(crate) fn add(&mut self, reply: &Reply, index: usize, ending: &Ending) {
+        self.completion += ending.completion;
+        if index.is_multiple_of(reply.n) {
+            self.cached += ending.cached;
+        }
+    }
+}
+
+impl Reply {
+    /// The chunk that opens a choice, if the form has one.
+    pub(crate) fn opening(&self, index: usize) -> Option<Value> {
+        match &self.form {
+            Form::Chat => {
+                let choice = json!({
+                    "index": index,
+                    "delta": { "role": "assistant", "content": "" },
+                    "finish_reason": null,
+                });
+                Some(self.chunk(vec![choice]))
+            }
+            Form::Completion { echo } => {
+                let text = echo.get(index / self.n)?;
+                let piece = Piece { text: text.clone(), logprobs: Vec::new() };
+                Some(self.delta(index, &piece))
+            }
+        }
+    }
+
+    /// The chunk that carries a piece.
+    pub(crate) fn delta(&self, index: usize, piece: &Piece) -> Value {
+        let mut choice = match self.form {
+            Form::Chat => json!({ "index": index, "delta": { "content": piece.text } }),
+            Form::Completion { .. } => json!({ "index": index, "text": piece.text }),
+        };
+        if let Some(logprobs) = self.logprobs(&piece.logprobs) {
+            choice["logprobs"] = logprobs;
+        }
+        choice["finish_reason"] = Value::Null;
+        self.chunk(vec![choice])
+    }
+
+    /// The chunk that closes a choice, without the ending's piece.
+    pub(crate) fn closing(&self, index: usize, ending: &Ending) -> Value {
+        let choice = match self.form {
+            Form::Chat => json!({ "index": index, "delta": {}, "finish_reason": ending.finish }),
+            Form::Completion { .. } => json!({ "index": index, "text": "", "finish_reason": ending.finish }),
+        };
+        let mut chunk = self.chunk(vec![choice]);
+        if let Some(figures) = &ending.timings {
+            chunk["timings"] = timings(figures);
+        }
+        chunk
+    }
+
+    /// The last chunk of a stream whose client asked for usage.
+    pub(crate) fn usage_chunk(&self, usage: Usage) -> Value {
+        let mut chunk = self.chunk(Vec::new());
+        chunk["usage"] = self.usage(usage);
+        chunk
+    }
+
+    /// A whole answer; `choices` in order.
+    pub(crate) fn whole(&self, choices: Vec<(Piece, Ending)>) -> Value {
+        let mut usage = Usage::default();
+        let mut figures = Vec::with_capacity(choices.len());
+        let mut list = Vec::with_capacity(choices.len());
+        for (index, (piece, ending)) in choices.into_iter().enumerate() {
+            usage.add(self, index, &ending);
+            let mut choice = self.whole_choice(index, &piece);
+            if let Some(logprobs) = self.logprobs(&piece.logprobs) {
+                choice["logprobs"] = logprobs;
+            }
+            choice["finish_reason"] = json!(ending.finish);
+            list.push(choice);
+            figures.push(ending.timings.as_ref().map(timings));
+        }
+        // Figures of several choices are not one figure: each choice carries its own.
+        let alone = if list.len() == 1 { figures.pop().flatten() } else { None };
+        for (choice, figures) in list.iter_mut().zip(figures) {
+            if let Some(figures) = figures {
+                choice["timings"] = figures;
+            }
+        }
+        let object = match self.form {
+            Form::Chat => "chat.completion",
+            Form::Completion { .. } => "text_completion",
+        };
+        let mut answer = self.envelope(object, list);
+        answer["usage"] = self.usage(usage);
+        if let Some(figures) = alone {
+            answer["timings"] = figures;
+        }
+        answer
+    }
+
+    fn whole_choice(&self, index: usize, piece: &Piece) -> Value {
+        match &self.form {
+            Form::Chat => {
+                json!({ "index": index, "message": { "role": "assistant", "content": piece.text } })
+            }
+            Form::Completion { echo } => {
+                let echo = echo.get(index / self.n).map_or("", String::as_str);
+                json!({ "index": index, "text": format!("{echo}{}", piece.text) })
+            }
+        }
+    }
+
+    fn chunk(&self, choices: Vec<Value>) -> Value {
+        let object = match self.form {
+            Form::Chat => "chat.completion.chunk",
+            Form::Completion { .. } => "text_completion",
+        };
+        self.envelope(object, choices)
+    }
+
+    fn envelope(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        })
+    }
+
+    fn usage(&self, usage: Usage) -> Value {
+        let prompt: u32 = self.prompt_tokens.iter().sum();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": usage.completion,
+            "total_tokens": prompt + usage.completion,
+            "prompt_tokens_details": { "cached_tokens": usage.cached },
+        })
+    }
+
+    fn logprobs(&self, tokens: &[TokenInfo]) -> Option<Value> {
+        let top = self.top_logprobs?;
+        Some(match self.form {
+            Form::Chat => {
+                let content: Vec<Value> = tokens.iter().map(|info| self.chat_logprob(info)).collect();
+                json!({ "content": content })
+            }
+            Form::Completion { .. } => self.legacy_logprobs(tokens, top),
+        })
+    }
+
+    fn chat_logprob(&self, info: &TokenInfo) -> Value {
+        let mut entry = self.token_logprob(info.token, info.logprobs.logprob);
+        let top: Vec<Value> =
+            info.logprobs.top.iter().map(|&(token, logprob)| self.token_logprob(token, logprob)).collect();
+        entry["top_logprobs"] = json!(top);
+        entry
+    }
+
+    fn token_logprob(&self, token: Token, logprob: f32) -> Value {
+        let bytes = self.bytes(token);
+        json!({ "token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes })
+    }
+
+    /// Four lists side by side, as completions had them before chats.
+    fn legacy_logprobs(&self, tokens: &[TokenInfo], top: u8) -> Value {
+        let name = |token| String::from_utf8_lossy(&self.bytes(token)).into_owned();
+        let names: Vec<String> = tokens.iter().map(|info| name(info.token)).collect();
+        let logprobs: Vec<f32> = tokens.iter().map(|info| info.logprobs.logprob).collect();
+        let offsets: Vec<usize> = tokens.iter().map(|info| info.start).collect();
+        let tops: Option<Vec<Value>> = (top > 0).then(|| {
+            tokens
+                .iter()
+                .map(|info| {
+                    let mut map: Map<String, Value> = info
+                        .logprobs
+                        .top
+                        .iter()
+                        .map(|&(token, logprob)| (name(token), json!(logprob)))
+                        .collect();
+                    map.entry(name(info.token)).or_insert(json!(info.logprobs.logprob));
+                    Value::Object(map)
+                })
+                .collect()
+        });
+        json!({ "tokens": names, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+    }
+
+    fn bytes(&self, token: Token) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.tokenizer.piece(token, true, &mut bytes);
+        bytes
+    }
+}
+
+/// llama-server's names, and what a line has besides: its stages, the loop around them, and the windows sent.
+fn timings(timings: &Timings) -> Value {
+    let prompt = timings.prompt_tokens.saturating_sub(timings.cached_tokens);
+    // The first token belongs to the prompt's time; the others come after it.
+    let intervals = timings.generated_tokens.saturating_sub(1);
+    let stages: Vec<Value> = timings
+        .stages
+        .iter()
+        .map(|stage| {
+            json!({
+                "compute_ms": f64::from(stage.compute_us) / 1e3,
+                "queue_ms": f64::from(stage.queue_us) / 1e3,
+            })
+        })
+        .collect();
+    json!({
+        "cache_n": timings.cached_tokens,
+        "prompt_n": prompt,
+        "prompt_ms": ms(timings.prompt_time),
+        "prompt_per_second": rate(prompt, timings.prompt_time),
+        "predicted_n": timings.generated_tokens,
+        "predicted_ms": ms(timings.generation_time),
+        "predicted_per_second": rate(intervals, timings.generation_time),
+        "draft_n": timings.drafted,
+        "draft_n_accepted": timings.accepted,
+        "loop_ms": ms(timings.loop_time),
+        "windows": { "sent": timings.windows, "stale": timings.stale_windows },
+        "stages": stages,
+    })
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// Per second; 0 for something that took no time.
+fn rate(count: u32, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 { (f64::from(count) / seconds * 100.0).round() / 100.0 } else { 0.0 }
+}

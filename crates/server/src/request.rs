@@ -1,0 +1,333 @@
+//! What clients ask for, read and checked: after this module nothing about a request can be invalid but its length.
+//!
+//! A field that we do not know is ignored. A field that we know and cannot honour is an error that names it.
+
+use protocol::SamplerParams;
+use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{self, Fields};
+use crate::limits::{MAX_CHOICES, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS};
+use crate::sampling;
+use crate::template::Conversation;
+
+/// Tokens that `/v1/completions` generates when nothing is said: OpenAI's default.
+const COMPLETION_MAX_TOKENS: u32 = 16;
+
+/// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
+const UNSUPPORTED: &[&str] = &[
+    "tools",
+    "functions",
+    "response_format",
+    "grammar",
+    "json_schema",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "modalities",
+    "audio",
+    "web_search_options",
+    "continue_final_message",
+    "suffix",
+    "samplers",
+    "lora",
+    "n_probs",
+    "prompt_logprobs",
+    "min_tokens",
+    "stop_token_ids",
+    "bad_words",
+    "allowed_token_ids",
+    "use_beam_search",
+    "truncate_prompt_tokens",
+];
+
+/// How to generate: the same for chats and completions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    pub sampler: SamplerParams,
+    /// Absent: one is drawn.
+    pub seed: Option<u64>,
+    /// Absent: the rest of the context.
+    pub max_tokens: Option<u32>,
+    pub ignore_eos: bool,
+    pub stops: Vec<String>,
+    /// Alternatives per token; absent for no log-probabilities at all.
+    pub top_logprobs: Option<u8>,
+    /// Choices per prompt.
+    pub n: u32,
+    pub stream: bool,
+    pub include_usage: bool,
+}
+
+/// A chat.
+#[derive(Clone, Debug)]
+pub(crate) struct ChatRequest {
+    pub conversation: Conversation,
+    pub options: Options,
+}
+
+/// A completion of one or several prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CompletionRequest {
+    pub prompts: Vec<Prompt>,
+    /// Answers begin with their prompt.
+    pub echo: bool,
+    pub options: Options,
+}
+
+/// A prompt as text, or as tokens that the client made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Tokens(Vec<protocol::Token>),
+}
+
+impl ChatRequest {
+    pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
+        refuse_unsupported(fields)?;
+        refuse_calls(fields)?;
+        let mut options = Options::read(fields, n_vocab)?;
+        options.max_tokens = match tokens(fields, "max_completion_tokens")? {
+            Some(limit) => Some(limit),
+            None => tokens(fields, "max_tokens")?,
+        };
+        let top = fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?;
+        options.top_logprobs = match (fields.flag("logprobs")?, top) {
+            (true, top) => Some(top.unwrap_or(0) as u8),
+            (false, Some(1..)) => {
+                return Err(ApiError::value("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+            }
+            (false, _) => None,
+        };
+        Ok(Self { conversation: conversation(fields)?, options })
+    }
+}
+
+impl CompletionRequest {
+    pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
+        refuse_unsupported(fields)?;
+        let mut options = Options::read(fields, n_vocab)?;
+        options.max_tokens = match (tokens(fields, "max_tokens")?, tokens(fields, "max_completion_tokens")?) {
+            (Some(limit), _) | (None, Some(limit)) => Some(limit),
+            // llama.cpp's clients write -1 for "no limit".
+            (None, None) if fields.get("max_tokens").is_some() => None,
+            (None, None) => Some(COMPLETION_MAX_TOKENS),
+        };
+        options.top_logprobs =
+            fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
+        if fields.integer("best_of", 0..=MAX_CHOICES as i64)?.is_some_and(|best| best > i64::from(options.n))
+        {
+            return Err(ApiError::value("best_of", "`best_of` above `n` is not supported: leave it out"));
+        }
+        let echo = fields.flag("echo")?;
+        if echo && options.top_logprobs.is_some() {
+            let message = "`echo` with `logprobs` is not supported: leave one of them out";
+            return Err(ApiError::value("echo", message));
+        }
+        let prompts = prompts(fields.get("prompt").ok_or_else(|| ApiError::missing("prompt"))?)?;
+        if prompts.len() * options.n as usize > MAX_CHOICES {
+            let message = format!("prompts times `n` may be at most {MAX_CHOICES}");
+            return Err(ApiError::value("prompt", message));
+        }
+        Ok(Self { prompts, echo, options })
+    }
+}
+
+impl Options {
+    /// What both kinds of request share; `max_tokens` and `top_logprobs` differ and stay empty.
+    fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
+        let stream_options = fields.object("stream_options")?;
+        let include_usage = match &stream_options {
+            Some(options) => options.flag("include_usage")?,
+            None => false,
+        };
+        Ok(Self {
+            sampler: sampling::read(fields, n_vocab)?,
+            seed: seed(fields)?,
+            max_tokens: None,
+            ignore_eos: fields.flag("ignore_eos")?,
+            stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
+            top_logprobs: None,
+            n: fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32,
+            stream: fields.flag("stream")?,
+            include_usage,
+        })
+    }
+}
+
+/// Any integer; -1 asks for a drawn one, as with llama.cpp.
+fn seed(fields: &Fields) -> Result<Option<u64>, ApiError> {
+    if let Some(seed) = fields.get("seed").and_then(Value::as_u64) {
+        return Ok(Some(seed));
+    }
+    let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
+    Ok(seed.filter(|&seed| seed != -1).map(i64::cast_unsigned))
+}
+
+/// A token limit; -1 is none, as with llama.cpp.
+fn tokens(fields: &Fields, name: &str) -> Result<Option<u32>, ApiError> {
+    let limit = fields.integer(name, -1..=i64::from(u32::MAX))?;
+    match limit {
+        Some(0) => Err(ApiError::value(name, format!("`{name}` is 0, but must be at least 1"))),
+        // More than any context holds is no limit: the line stops at its own.
+        Some(limit @ 1..) => Ok(Some(limit.min(i64::from(MAX_CONTEXT)) as u32)),
+        _ => Ok(None),
+    }
+}
+
+fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
+    for &name in UNSUPPORTED {
+        if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
+            return Err(ApiError::unsupported(name));
+        }
+    }
+    Ok(())
+}
+
+/// Forced calls need tools; `auto` and `none` without tools ask for nothing.
+fn refuse_calls(fields: &Fields) -> Result<(), ApiError> {
+    for name in ["tool_choice", "function_call"] {
+        if fields.get(name).is_some_and(|value| value != "auto" && value != "none") {
+            return Err(ApiError::unsupported(name));
+        }
+    }
+    Ok(())
+}
+
+fn asks_for_nothing(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty() || (name == "modalities" && *value == json!(["text"])),
+        Value::Object(map) => {
+            map.is_empty()
+                || (name == "response_format" && map.get("type").is_some_and(|kind| kind == "text"))
+        }
+        Value::Bool(true) => false,
+    }
+}
+
+fn conversation(fields: &Fields) -> Result<Conversation, ApiError> {
+    let list = fields.list("messages")?.ok_or_else(|| ApiError::missing("messages"))?;
+    if list.is_empty() || list.len() > MAX_MESSAGES {
+        return Err(ApiError::value(
+            "messages",
+            format!("`messages` must hold 1 to {MAX_MESSAGES} messages"),
+        ));
+    }
+    let messages =
+        list.iter().enumerate().map(|(i, message)| read_message(i, message)).collect::<Result<_, _>>()?;
+    let mut variables = match fields.object("chat_template_kwargs")? {
+        Some(variables) => variables.into_map(),
+        None => Map::new(),
+    };
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        variables.insert("reasoning_effort".into(), json!(effort));
+    }
+    let add_generation_prompt = fields.maybe_flag("add_generation_prompt")?.unwrap_or(true);
+    Ok(Conversation { messages, add_generation_prompt, variables })
+}
+
+/// One message as templates expect it: `content` is one string, arguments of tool calls are objects.
+fn read_message(i: usize, message: &Value) -> Result<Map<String, Value>, ApiError> {
+    let name = format!("messages[{i}]");
+    let Value::Object(message) = message else {
+        return Err(fields::wrong(&name, "an object", message));
+    };
+    let role = match message.get("role") {
+        Some(Value::String(role)) => role.as_str(),
+        Some(other) => return Err(fields::wrong(&format!("{name}.role"), "a string", other)),
+        None => return Err(ApiError::missing(&format!("{name}.role"))),
+    };
+    if !["system", "developer", "user", "assistant", "tool", "function"].contains(&role) {
+        let message =
+            format!("`{name}.role` is `{role}`, but must be system, developer, user, assistant or tool");
+        return Err(ApiError::value(format!("{name}.role"), message));
+    }
+    let calls =
+        message.get("tool_calls").is_some_and(|calls| calls.as_array().is_some_and(|c| !c.is_empty()));
+    let content = match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => join_parts(&format!("{name}.content"), parts)?,
+        None | Some(Value::Null) if role == "assistant" || calls => String::new(),
+        None | Some(Value::Null) => return Err(ApiError::missing(&format!("{name}.content"))),
+        Some(other) => {
+            return Err(fields::wrong(&format!("{name}.content"), "a string or a list of parts", other));
+        }
+    };
+    // Templates test whether these are there at all, so a null must not be.
+    let mut message: Map<String, Value> =
+        message.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+    message.insert("content".into(), json!(content));
+    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
+        calls.iter_mut().for_each(open_arguments);
+    }
+    Ok(message)
+}
+
+/// Text parts, one per line, as llama.cpp and vLLM join them.
+fn join_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (i, part) in parts.iter().enumerate() {
+        let name = format!("{name}[{i}]");
+        let kind = part.get("type").and_then(Value::as_str);
+        match (kind, part.get("text"), part) {
+            (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), _) => {
+                texts.push(text.as_str())
+            }
+            (None, None, Value::String(text)) => texts.push(text),
+            (Some("text" | "input_text" | "output_text"), _, _) => {
+                return Err(ApiError::missing(&format!("{name}.text")));
+            }
+            (Some(kind), _, _) => {
+                let message = format!("`{name}` is of type `{kind}`, but this model reads only text");
+                return Err(ApiError::value(format!("{name}.type"), message));
+            }
+            (None, _, _) => return Err(ApiError::missing(&format!("{name}.type"))),
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+/// OpenAI sends the arguments of a call as JSON in a string; templates want the object.
+fn open_arguments(call: &mut Value) {
+    let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
+    if let Some(Ok(object @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str) {
+        *arguments = object;
+    }
+}
+
+/// A text, texts, tokens or token lists.
+fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
+    const EXPECTED: &str = "a string, a list of strings, a list of tokens or a list of lists of tokens";
+    match value {
+        Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
+        Value::Array(list) if list.is_empty() => Err(ApiError::value("prompt", "`prompt` is an empty list")),
+        Value::Array(list) if list.iter().all(Value::is_number) => Ok(vec![token_prompt(list)?]),
+        Value::Array(list) => list
+            .iter()
+            .map(|item| match item {
+                Value::String(text) => Ok(Prompt::Text(text.clone())),
+                Value::Array(tokens) => token_prompt(tokens),
+                other => Err(fields::wrong("prompt", EXPECTED, other)),
+            })
+            .collect(),
+        other => Err(fields::wrong("prompt", EXPECTED, other)),
+    }
+}
+
+fn token_prompt(list: &[Value]) -> Result<Prompt, ApiError> {
+    list.iter()
+        .map(|token| {
+            fields::whole(token)
+                .and_then(|token| i32::try_from(token).ok())
+                .map(protocol::Token)
+                .ok_or_else(|| fields::wrong("prompt", "whole numbers for tokens", token))
+        })
+        .collect::<Result<_, _>>()
+        .map(Prompt::Tokens)
+}

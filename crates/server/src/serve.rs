@@ -1,0 +1,95 @@
+//! The TCP side: a port, connections, and an end that does not wait for ever.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::api::Api;
+use crate::http::router;
+use crate::limits;
+
+/// A bound port, not yet answering.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// A port that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else has it.
+    #[error("{0} is in use: choose another address with --listen")]
+    InUse(SocketAddr),
+    /// The system refuses it.
+    #[error("cannot listen on {address}: {source}")]
+    Refused {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Server {
+    /// Takes the port; 0 takes any free one.
+    ///
+    /// # Errors
+    /// If the port is in use or not ours to take.
+    pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let refused = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse(address),
+            _ => BindError::Refused { address, source },
+        };
+        let listener = TcpListener::bind(address).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address taken.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `shutdown` resolves; then takes no more connections, and returns when the requests in flight
+    /// are done or 5 s have passed.
+    ///
+    /// # Errors
+    /// If the listener fails for good.
+    pub async fn serve(
+        self,
+        api: Api,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let (stop, stopped) = watch::channel(false);
+        let signal = async move {
+            shutdown.await;
+            stop.send_replace(true);
+        };
+        // Tokens are small and must not wait for more of them.
+        let listener = self.listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY refused");
+            }
+        });
+        let serving = axum::serve(listener, router(api)).with_graceful_shutdown(signal);
+        tokio::select! {
+            result = serving.into_future() => result,
+            () = overtime(stopped) => Ok(()),
+        }
+    }
+}
+
+/// Resolves some time after the server was asked to stop.
+async fn overtime(mut stopped: watch::Receiver<bool>) {
+    if stopped.wait_for(|&stopped| stopped).await.is_err() {
+        // The server ended first; its result is what counts.
+        return std::future::pending().await;
+    }
+    tokio::time::sleep(limits::SHUTDOWN_GRACE).await;
+}
