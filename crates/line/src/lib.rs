@@ -1,2 +1,19 @@
-//! Placeholder.
+//! A line at work: the drivers that run the pure cores (`scheduler`, `stage`) over links.
+//!
+//! Owns: the front's control links, assignment and recovery of a line, the routing of work and verdicts, and a stage
+//! node's life from waiting empty to computing. Does not know: HTTP, text, llama.cpp (engines come through
+//! [`EngineSource`]), or how local child processes are started.
 #![forbid(unsafe_code)]
+
+mod front;
+mod greeting;
+mod node;
+mod source;
+mod task;
+mod work_link;
+
+pub use front::{
+    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Seat, SeatState, StageAddress, StageSnapshot, StageSpec,
+};
+pub use node::{Node, NodeConfig};
+pub use source::{EngineSource, LoadError};

@@ -1,0 +1,255 @@
+//! The front of a line: keeps control links to all stages, assigns them, sends work and hears verdicts.
+//!
+//! All state is in [`core::Core`] behind one lock that is held only while nothing waits; a verdict is turned into the
+//! next window on the very task that read it. Timers are one task that sleeps until the earliest deadline.
+
+mod control;
+mod core;
+mod roster;
+mod status;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
+use protocol::{Generation, LinkRole, RowsHello, StageIndex, ToFront};
+use scheduler::{Event, Refusal, Request, RequestId};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, watch};
+
+pub use control::StageAddress;
+pub use roster::{LinePlan, Seat, SeatState};
+pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
+
+use self::core::{Core, Errand};
+use crate::greeting::{GreetError, greet};
+use crate::task::Task;
+use roster::Roster;
+
+/// How a front drives its line.
+#[derive(Clone)]
+pub struct FrontConfig {
+    /// What the front proves itself with.
+    pub identity: Identity,
+    /// Engine build and CPU variant, told in every greeting.
+    pub build: String,
+    /// What the stages are told. Addresses of stages that can move are filled in as they are heard.
+    pub plan: LinePlan,
+    /// Where the stages are, one for each range of the plan.
+    pub stages: Vec<StageSpec>,
+    /// Budgets of the scheduler.
+    pub scheduler: scheduler::Config,
+    /// How stages are dialled; heartbeats are added to control links.
+    pub dial: DialOptions,
+    /// Heartbeat of control links.
+    pub heartbeat: Heartbeat,
+    /// Links to a stage in this process.
+    pub local_link: LinkOptions,
+    /// Have every stage but the first pass control messages on, as if the front could not reach the others.
+    pub relay: bool,
+    /// Higher than any generation that these stages may have seen: milliseconds since 1970 will do.
+    pub first_generation: Generation,
+}
+
+/// One stage of the line.
+#[derive(Clone)]
+pub struct StageSpec {
+    /// Where it is.
+    pub address: StageAddress,
+}
+
+/// A running front. Cheap to clone; the line is let go when the last one is dropped.
+#[derive(Clone)]
+pub struct Front {
+    shared: Arc<Shared>,
+    linked: watch::Receiver<Vec<bool>>,
+    _tasks: Arc<Vec<Task>>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    config: FrontConfig,
+    start: Instant,
+    runtime: Handle,
+    deadline_moved: Notify,
+    me: Weak<Self>,
+}
+
+impl Front {
+    /// Starts to form the line, on the current runtime. Nothing needs to be there yet.
+    #[must_use]
+    pub fn start(config: FrontConfig) -> Self {
+        let n_stages = config.stages.len();
+        let (linked, linked_seen) = watch::channel(vec![false; n_stages]);
+        let roster =
+            Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, config.relay);
+        let core = Core::new(roster, config.scheduler.clone(), linked);
+        #[expect(clippy::disallowed_methods, reason = "the driver's clock: the cores are told the time")]
+        let start = Instant::now();
+        let shared = Arc::new_cyclic(|me: &Weak<Shared>| Shared {
+            core: Mutex::new(core),
+            config: config.clone(),
+            start,
+            runtime: Handle::current(),
+            deadline_moved: Notify::new(),
+            me: me.clone(),
+        });
+        let direct = |at: &usize| !config.relay || *at == 0;
+        let mut tasks: Vec<_> = (0..n_stages)
+            .filter(direct)
+            .map(|at| Task::spawn(control::keep(Arc::downgrade(&shared), config.clone(), StageIndex(at as u16))))
+            .collect();
+        tasks.push(Task::spawn(keep_time(Arc::downgrade(&shared))));
+        Self { shared, linked: linked_seen, _tasks: Arc::new(tasks) }
+    }
+
+    /// Asks the line to run a request. Its events arrive on the receiver, which has room for all of them.
+    ///
+    /// # Errors
+    /// If the request can never run, or not now.
+    pub fn submit(&self, request: Request) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
+        self.shared.with(|core, now| core.submit(request, now))
+    }
+
+    /// Ends a request; its `Done` is sent at once.
+    pub fn cancel(&self, id: RequestId) {
+        self.shared.with(|core, now| core.cancel(id, now));
+    }
+
+    /// Whether a token can flow through every stage.
+    #[must_use]
+    pub fn readiness(&self) -> LineReadiness {
+        self.shared.with(|core, now| core.readiness(now))
+    }
+
+    /// The line as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> LineSnapshot {
+        self.shared.with(Core::snapshot)
+    }
+
+    /// Which stages the front has a control link to; for whoever restarts those that have none.
+    #[must_use]
+    pub fn linked(&self) -> watch::Receiver<Vec<bool>> {
+        self.linked.clone()
+    }
+}
+
+impl Shared {
+    /// Runs `change` on the state, then does what it left to do.
+    fn with<R>(&self, change: impl FnOnce(&mut Core, Duration) -> R) -> R {
+        let mut core = self.lock();
+        let before = core.next_deadline();
+        let result = change(&mut core, self.start.elapsed());
+        let errands = core.take_errands();
+        let moved = core.next_deadline() != before;
+        drop(core);
+        if moved {
+            self.deadline_moved.notify_one();
+        }
+        for errand in errands {
+            match errand {
+                Errand::DialWork(generation) => self.dial_work(generation),
+            }
+        }
+        result
+    }
+
+    /// The state. A panic while it was held is a bug that the next assertion will find; it must not take every other
+    /// request with it.
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn address(&self, stage: StageIndex, address: String) {
+        self.with(|core, _| core.address(stage, address));
+    }
+
+    fn control_up(&self, stage: StageIndex, link: LinkSender) {
+        self.with(|core, _| core.control_up(stage, link));
+    }
+
+    fn control_lost(&self, stage: StageIndex, reason: &str) {
+        self.with(|core, now| core.control_lost(stage, reason, now));
+    }
+
+    fn unreachable(&self, stage: StageIndex, reason: String) {
+        self.with(|core, now| core.unreachable(stage, reason, now));
+    }
+
+    fn report(&self, link: StageIndex, message: ToFront) {
+        self.with(|core, now| core.report(link, message, now));
+    }
+
+    /// Opens the link on which work goes to stage 0, and watches it.
+    fn dial_work(&self, generation: Generation) {
+        let me = self.me.clone();
+        self.runtime.spawn(async move {
+            let Some(shared) = me.upgrade() else { return };
+            let config = shared.config.clone();
+            drop(shared);
+            let reason = match dial_work(&config, generation).await {
+                Ok((sender, mut receiver)) => {
+                    let Some(shared) = me.upgrade() else { return };
+                    shared.with(|core, now| core.work_up(generation, sender, now));
+                    drop(shared);
+                    match receiver.recv().await {
+                        Ok(_) => "unexpected bytes".to_owned(),
+                        Err(error) => error.to_string(),
+                    }
+                }
+                Err(reason) => reason,
+            };
+            if let Some(shared) = me.upgrade() {
+                shared.with(|core, now| core.work_lost(generation, &reason, now));
+            }
+        });
+    }
+}
+
+async fn dial_work(
+    config: &FrontConfig,
+    generation: Generation,
+) -> Result<(LinkSender, net::LinkReceiver), String> {
+    let plan = &config.plan;
+    let hello = RowsHello {
+        generation,
+        to: StageIndex(0),
+        model: plan.model,
+        layer: plan.ranges[0].start,
+        row_width: 0,
+        row_dtype: plan.row_dtype,
+        context: plan.context,
+    };
+    let link = match &config.stages[0].address {
+        StageAddress::Local(node) => control::link_local(config, node).await,
+        StageAddress::Remote { address, node } => {
+            let address = address.borrow().clone().ok_or("it has no address")?;
+            net::dial(&address, &config.identity, *node, &config.dial).await.map_err(|error| error.to_string())?
+        }
+    };
+    greet(link, LinkRole::Rows(hello), &config.build).await.map_err(|error: GreetError| error.to_string())
+}
+
+/// Wakes the cores at their deadlines.
+async fn keep_time(front: Weak<Shared>) {
+    loop {
+        let Some(shared) = front.upgrade() else { return };
+        let deadline = shared.lock().next_deadline();
+        let now = shared.start.elapsed();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            shared.with(Core::timeout);
+            continue;
+        }
+        let moved = shared.deadline_moved.notified();
+        tokio::select! {
+            () = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep(deadline - now).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+            () = moved => {}
+        }
+    }
+}

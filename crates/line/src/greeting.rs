@@ -1,0 +1,88 @@
+//! The first message each way on every link, and the control stream's messages after it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use net::{Link, LinkError, LinkReceiver, LinkSender, SendError};
+use protocol::{DecodeError, Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, Wire};
+
+/// The stream of greetings and control messages: the last id that a front would ever give a sequence.
+pub(crate) const CONTROL_STREAM: u64 = u64::MAX;
+/// How long the dialling side may take to say what it wants: it does so at once.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why a link came to nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum GreetError {
+    /// The other side said why.
+    #[error(transparent)]
+    Refused(#[from] RefuseReason),
+    /// The link ended first.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// It could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The other side sent something else.
+    #[error("unexpected greeting: {0}")]
+    Decode(#[from] DecodeError),
+    /// The other side sent nothing.
+    #[error("no greeting within {within:?}")]
+    Late {
+        /// The limit.
+        within: Duration,
+    },
+}
+
+/// Sends one message on the control stream.
+pub(crate) fn send<M: Wire>(link: &LinkSender, message: &M) -> Result<(), SendError> {
+    let mut head = Vec::new();
+    message.encode(&mut head);
+    link.send(CONTROL_STREAM, head.into(), Bytes::new())
+}
+
+/// Says what the link is for and waits for the answer, as long as the link lives: a stage that is still loading
+/// answers when it can.
+pub(crate) async fn greet(link: Link, role: LinkRole, build: &str) -> Result<(LinkSender, LinkReceiver), GreetError> {
+    let (sender, mut receiver) = link.split();
+    send(&sender, &Hello { version: PROTOCOL_VERSION, build: build.to_owned(), role })?;
+    match HelloReply::decode(&receiver.recv().await?.bytes)? {
+        HelloReply::Accept { build: theirs } => {
+            if theirs != build {
+                tracing::info!(ours = build, theirs, "the other side runs another build");
+            }
+            Ok((sender, receiver))
+        }
+        HelloReply::Refuse(reason) => Err(reason.into()),
+    }
+}
+
+/// Waits for what the dialling side wants.
+pub(crate) async fn hear(receiver: &mut LinkReceiver) -> Result<Hello, GreetError> {
+    let received = tokio::time::timeout(HELLO_WITHIN, receiver.recv())
+        .await
+        .map_err(|_| GreetError::Late { within: HELLO_WITHIN })??;
+    let hello = Hello::decode(&received.bytes).map_err(|error| match error {
+        DecodeError::Version { ours, theirs } => RefuseReason::Version { ours, theirs }.into(),
+        other => GreetError::from(other),
+    })?;
+    if hello.version == PROTOCOL_VERSION {
+        Ok(hello)
+    } else {
+        Err(RefuseReason::Version { ours: PROTOCOL_VERSION, theirs: hello.version }.into())
+    }
+}
+
+/// Accepts the link.
+pub(crate) fn accept(link: &LinkSender, build: &str) -> Result<(), SendError> {
+    send(link, &HelloReply::Accept { build: build.to_owned() })
+}
+
+/// Refuses the link and closes it.
+pub(crate) fn refuse(link: &LinkSender, reason: RefuseReason) {
+    tracing::warn!(peer = %link.peer().address, "link refused: {reason}");
+    let text = reason.to_string();
+    // A link that is gone already needs no answer.
+    let _ = send(link, &HelloReply::Refuse(reason));
+    link.close(&text);
+}

@@ -1,0 +1,138 @@
+//! A stage node: waits empty, takes one place in one front's line at a time, and gives it up when asked or abandoned.
+//!
+//! Owns: the node's links, its engine's life, and who may speak to it. One task hears [`Event`]s and holds all state;
+//! work frames and results do not pass through it, but go straight between links and engine thread.
+//! Does not know: where engines come from, or anything about requests.
+
+mod actor;
+mod seat;
+mod sink;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::{DialOptions, Identity, Link, LinkReceiver, LinkSender, Listener};
+use protocol::{Assign, Generation, Hello, NodeId, ToFront, ToStage};
+use stage::Engine;
+use tokio::sync::mpsc;
+
+use crate::source::{EngineSource, LoadError};
+
+pub(crate) use actor::read_control;
+use crate::task::Task;
+
+/// Events that may wait for the node's task. They are rare (no work passes here); senders wait when it is full.
+const EVENTS: usize = 256;
+
+/// How a node behaves.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// What the node proves itself with.
+    pub identity: Identity,
+    /// Where its engines come from.
+    pub source: Arc<dyn EngineSource>,
+    /// Engine build and CPU variant, told in every greeting.
+    pub build: String,
+    /// How it dials the next stage; heartbeats are added where a control link is dialled.
+    pub dial: DialOptions,
+    /// Heartbeat of the control link to a relayed neighbour.
+    pub heartbeat: net::Heartbeat,
+    /// How long a loaded engine is kept for a front that is gone.
+    pub lease: Duration,
+}
+
+/// A way to a running node. The node ends when all of them are dropped.
+#[derive(Clone)]
+pub struct Node {
+    id: NodeId,
+    events: mpsc::Sender<Event>,
+    _task: Arc<Task>,
+}
+
+impl Node {
+    /// Starts a node on the current runtime.
+    #[must_use]
+    pub fn start(config: NodeConfig) -> Self {
+        let (events, inbox) = mpsc::channel(EVENTS);
+        let id = config.identity.node();
+        let actor = actor::Actor::new(config, events.clone());
+        Self { id, events, _task: Arc::new(Task::spawn(actor.run(inbox))) }
+    }
+
+    /// The node's key.
+    #[must_use]
+    pub const fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Hands over a link that someone made to this node.
+    pub async fn attach(&self, link: Link) {
+        let events = self.events.clone();
+        // Closed only while the node ends; the link ends with it.
+        let _ = events.send(Event::Attached(link)).await;
+    }
+
+    /// Takes in links until the port fails.
+    ///
+    /// # Errors
+    /// When the port failed for good.
+    pub async fn serve(&self, mut listener: Listener) -> Result<(), net::BindError> {
+        loop {
+            let link = listener.accept().await?;
+            self.attach(link).await;
+        }
+    }
+}
+
+/// Everything that a node's task hears.
+enum Event {
+    /// Someone connected.
+    Attached(Link),
+    /// And said what for.
+    Greeted(Box<Greeted>),
+    /// From the front (or the neighbour that relays), on the control link of that number.
+    Command { link: u64, message: Box<ToStage> },
+    /// That control link ended.
+    ControlLost { link: u64, reason: String },
+    /// The engine is loaded, or not.
+    Loaded(Result<Box<dyn Engine>, LoadError>),
+    /// How far the loading is.
+    Loading { permille: u16, what: String },
+    /// The engine thread has ended; the engine, unless it panicked.
+    Stopped(Option<Box<dyn Engine>>),
+    /// The next stage takes rows.
+    Downstream(Generation, LinkSender),
+    /// The next stage is gone, or refuses for good.
+    DownstreamLost(Generation, String),
+    /// The stage before, or the front, sends no more work.
+    UpstreamLost(Generation, String),
+    /// The neighbour takes control messages.
+    RelayUp(Generation, LinkSender),
+    /// A report passes through.
+    RelayReport(Generation, Box<ToFront>),
+    /// The neighbour is gone.
+    RelayLost(Generation, String),
+}
+
+/// A link whose purpose is known.
+struct Greeted {
+    hello: Hello,
+    sender: LinkSender,
+    receiver: LinkReceiver,
+}
+
+/// The place that a node has in a line.
+struct Place {
+    generation: Generation,
+    assign: Assign,
+    /// To the next stage, once it has accepted.
+    downstream: Option<LinkSender>,
+    /// Dials the next stage, then watches the link.
+    downstream_task: Option<Task>,
+    /// To the relayed neighbour, while it is there.
+    relay: Option<LinkSender>,
+    /// Dials the relayed neighbour, then reads from it.
+    _relay_task: Option<Task>,
+    /// Reads work.
+    upstream_task: Option<Task>,
+}
