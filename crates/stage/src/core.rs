@@ -105,6 +105,12 @@ impl StageCore {
         2 * self.shape.n_slots as usize + 16
     }
 
+    /// Sequences known now, at most [`StageCore::max_sequences`].
+    #[must_use]
+    pub fn n_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
     /// What happened so far.
     #[must_use]
     pub const fn stats(&self) -> &Stats {

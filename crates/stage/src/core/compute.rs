@@ -15,9 +15,7 @@ use crate::tail::Tail;
 impl StageCore {
     /// What the engine shall do next; none if nothing is ready or a call is under way.
     pub fn next_call(&mut self, now: Duration) -> Option<Call> {
-        if self.buffers.is_none() {
-            return None;
-        }
+        self.buffers.as_ref()?;
         let kind = match self.next_begin() {
             Some(open) => Kind::Begin(open),
             None => Kind::Run(self.next_batch()?),

@@ -1,0 +1,11 @@
+//! The stage against a toy model whose tokens depend on everything that its slots hold.
+#![forbid(unsafe_code)]
+
+mod faults;
+mod front;
+mod line;
+mod policy;
+mod speculation;
+mod table;
+mod thread;
+mod toy;

@@ -1,0 +1,260 @@
+//! The engine thread over real threads. Every wait is for an event, with a deadline.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use protocol::{
+    Chunk, Close, Epoch, Fault, FaultKind, Frame, Hint, Open, Position, Report, RowDtype, SeqId, Token,
+    Window, WindowId, Work,
+};
+use stage::null::{CallTime, NullEngine};
+use stage::{
+    Config, Engine, EngineError, EngineShape, EngineThread, Handle, INBOX_FRAMES, Input, Refused, Sampler,
+    Sink, Slot, Span,
+};
+
+use crate::toy::open;
+
+/// Long beside what anything here takes, even on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+const SEQ: SeqId = SeqId(1);
+
+struct Ends {
+    next: Option<Handle>,
+    reports: Sender<Report>,
+}
+
+impl Sink for Ends {
+    fn forward(&self, frame: Frame) {
+        if let Some(next) = &self.next {
+            next.frame(frame).expect("the next stage takes it");
+        }
+    }
+
+    fn report(&self, report: Report) {
+        // The test may have ended already.
+        let _ = self.reports.send(report);
+    }
+}
+
+fn spawn(
+    engine: impl Engine + 'static,
+    dtype: RowDtype,
+    next: Option<Handle>,
+) -> (EngineThread, Receiver<Report>) {
+    let (reports, heard) = channel();
+    let sink = Box::new(Ends { next, reports });
+    let config = Config { row_dtype: dtype };
+    (EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread"), heard)
+}
+
+fn null_line(n_stages: u32, dtype: RowDtype) -> (Vec<EngineThread>, Receiver<Report>) {
+    let mut threads: Vec<EngineThread> = Vec::new();
+    let mut reports = None;
+    for index in (0..n_stages).rev() {
+        let engine = NullEngine::new(NullEngine::shape(index, n_stages, 8, 4), CallTime::default());
+        let (thread, heard) = spawn(engine, dtype, threads.last().map(EngineThread::handle));
+        threads.push(thread);
+        reports.get_or_insert(heard);
+    }
+    threads.reverse();
+    (threads, reports.expect("at least one stage"))
+}
+
+fn window(base: u32, token: Token) -> Frame {
+    Frame::new(Work::Window(Window {
+        seq: SEQ,
+        epoch: Epoch(0),
+        window: WindowId(base),
+        base: Position(base),
+        tokens: vec![token],
+        run_ahead: false,
+        want_draft: false,
+    }))
+}
+
+fn begin(limit: u32) -> Frame {
+    Frame::new(Work::Open(Box::new(Open { limit: Position(limit), ..open(SEQ.0) })))
+}
+
+/// Decodes plainly from the prompt `5 6 7` and returns the text.
+fn decode(line: &Handle, reports: &Receiver<Report>, limit: u32) -> Vec<Token> {
+    let tokens = vec![Token(5), Token(6)];
+    let chunk = Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens });
+    for frame in [begin(limit), Frame::new(chunk), window(2, Token(7))] {
+        line.frame(frame).expect("the line takes it");
+    }
+    let mut text = Vec::new();
+    loop {
+        match reports.recv_timeout(DEADLINE).expect("a report in time") {
+            Report::Verdict(verdict) => {
+                text.extend(&verdict.tokens);
+                let close = Work::Close(Close { seq: SEQ });
+                let next = match verdict.ended {
+                    Some(_) => Frame::new(close),
+                    None => window(verdict.base.0 + 1, verdict.tokens[0]),
+                };
+                line.frame(next).expect("the line takes it");
+            }
+            Report::Progress(progress) => assert_eq!(progress.next, Position(2)),
+            Report::Closed(_) => return text,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn lines_of_any_length_decode_the_same_text() {
+    let mut expected = Vec::new();
+    let mut token = Token(7);
+    for position in 2..49 {
+        token = NullEngine::successor(Position(position), token, 256);
+        expected.push(token);
+    }
+    for n_stages in [1, 2, 3] {
+        let (threads, reports) = null_line(n_stages, RowDtype::F32);
+        assert_eq!(decode(&threads[0].handle(), &reports, 50), expected, "{n_stages} stages");
+        for thread in &threads {
+            let stats = thread.handle().stats();
+            assert_eq!((stats.windows, stats.chunks, stats.faults), (47, 1, 0));
+        }
+    }
+}
+
+#[test]
+fn every_row_dtype_passes_through_the_line() {
+    for dtype in [RowDtype::F16, RowDtype::Bf16, RowDtype::Q8] {
+        let (threads, reports) = null_line(2, dtype);
+        assert_eq!(decode(&threads[0].handle(), &reports, 20).len(), 17, "{dtype:?}");
+    }
+}
+
+#[test]
+fn a_null_engine_takes_the_time_that_it_is_told() {
+    let time = CallTime { per_call: Duration::from_millis(3), per_row: Duration::from_millis(1) };
+    let (thread, reports) = spawn(NullEngine::new(NullEngine::shape(0, 1, 8, 1), time), RowDtype::F32, None);
+    for frame in [begin(2), window(0, Token(1))] {
+        thread.handle().frame(frame).expect("the line takes it");
+    }
+    let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
+    let Report::Verdict(verdict) = report else { panic!("{report:?}") };
+    assert!(verdict.timings[0].compute_us >= 4000, "{:?}", verdict.timings);
+}
+
+/// An engine whose calls wait to be let through, and which then fails in the way it is told.
+struct Gate {
+    inner: NullEngine,
+    entered: Sender<()>,
+    pass: Receiver<&'static str>,
+}
+
+impl Engine for Gate {
+    fn shape(&self) -> &EngineShape {
+        self.inner.shape()
+    }
+
+    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        let _ = self.entered.send(());
+        match self.pass.recv_timeout(DEADLINE).expect("the test lets it through") {
+            "" => self.inner.run(spans, input, out),
+            words => panic!("{words}"),
+        }
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.inner.logits(row)
+    }
+
+    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
+        self.inner.truncate(slot, len)
+    }
+
+    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
+        self.inner.sampler(open)
+    }
+}
+
+struct Gated {
+    thread: EngineThread,
+    reports: Receiver<Report>,
+    entered: Receiver<()>,
+    pass: Sender<&'static str>,
+}
+
+/// A thread whose engine is inside its first call.
+fn gated() -> Gated {
+    let (entered_sender, entered) = channel();
+    let (pass, gate) = channel();
+    let inner = NullEngine::new(NullEngine::shape(0, 1, 8, 4), CallTime::default());
+    let (thread, reports) = spawn(Gate { inner, entered: entered_sender, pass: gate }, RowDtype::F32, None);
+    for frame in [begin(1000), window(0, Token(1))] {
+        thread.handle().frame(frame).expect("the line takes it");
+    }
+    entered.recv_timeout(DEADLINE).expect("the engine is called");
+    Gated { thread, reports, entered, pass }
+}
+
+#[test]
+fn a_full_inbox_refuses_and_never_waits() {
+    let Gated { thread, reports, pass, .. } = gated();
+    let handle = thread.handle();
+    let stale = || window(7, Token(1));
+    let room = INBOX_FRAMES - handle.load().frames;
+    for _ in 0..room {
+        handle.frame(stale()).expect("there is room");
+    }
+    let refused = handle.frame(stale()).expect_err("the inbox is full");
+    assert!(matches!(refused, Refused::Full { frames: INBOX_FRAMES, .. }), "{refused}");
+    // Once the engine has moved on there is room again.
+    pass.send("").expect("the gate is open");
+    let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
+    assert!(matches!(report, Report::Verdict(_)), "{report:?}");
+    let report = reports.recv_timeout(DEADLINE).expect("a fault in time");
+    assert!(matches!(&report, Report::Fault(Fault { kind: FaultKind::Diverged { .. }, .. })), "{report:?}");
+    handle.frame(Frame::new(Work::Close(Close { seq: SEQ }))).expect("there is room");
+    assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)));
+}
+
+#[test]
+fn hints_and_resets_are_heard_during_a_call() {
+    let Gated { thread, reports, entered, pass } = gated();
+    let handle = thread.handle();
+    handle.hint(Hint::Advance { seq: SEQ, epoch: Epoch(3) });
+    handle.hint(Hint::Drop { seq: SEQ });
+    handle.frame(window(1, Token(1))).expect("there is room");
+    pass.send("").expect("the gate is open");
+    // The call was under way and is answered; the window behind it is passed over.
+    let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
+    assert!(matches!(report, Report::Verdict(_)), "{report:?}");
+    handle.reset();
+    for frame in [begin(1000), window(0, Token(1))] {
+        handle.frame(frame).expect("there is room");
+    }
+    entered.recv_timeout(DEADLINE).expect("the engine is called");
+    pass.send("").expect("the gate is open");
+    let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
+    assert!(matches!(report, Report::Verdict(_)), "{report:?}");
+    assert_eq!(handle.stats().faults, 0);
+}
+
+#[test]
+fn a_panic_of_the_engine_is_a_report_and_the_thread_ends() {
+    let Gated { thread, reports, pass, .. } = gated();
+    pass.send("an assertion in the back end").expect("the gate is open");
+    let reason = "the engine thread panicked: an assertion in the back end".into();
+    let fault = Fault { seq: None, kind: FaultKind::Engine { reason } };
+    assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Fault(fault)));
+    assert_eq!(thread.handle().frame(begin(9)), Err(Refused::Stopped));
+}
+
+#[test]
+fn dropping_the_thread_waits_for_its_end() {
+    let Gated { thread, reports, pass, .. } = gated();
+    let handle = thread.handle();
+    handle.stop();
+    pass.send("").expect("the gate is open");
+    drop(thread);
+    // The sink went with the thread: nothing can be said any more.
+    while reports.recv_timeout(DEADLINE).is_ok() {}
+    assert_eq!(handle.frame(begin(9)), Err(Refused::Stopped));
+}
