@@ -160,3 +160,161 @@ fn continues(base: Position, next: Position) -> Result<(), FaultKind> {
         std::cmp::Ordering::Less => Err(FaultKind::Rewind { base, oldest: next }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use protocol::{SamplerParams, SeqId, TokenLogprobs, WindowId};
+
+    use super::*;
+
+    /// Says the logits' first value, and notes what it heard. Token 90 ends its grammar.
+    struct Script(Arc<Mutex<Vec<(char, i32)>>>);
+
+    impl Sampler for Script {
+        fn prompt(&mut self, token: Token) {
+            self.0.lock().expect("no test panics here").push(('p', token.0));
+        }
+
+        fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled {
+            let token = Token(logits[0] as i32);
+            self.0.lock().expect("no test panics here").push(('s', token.0));
+            let logprobs = Some(TokenLogprobs { logprob: -logits[0], top: Vec::new() });
+            let mu = Some(position.0 as f32);
+            Sampled { token, logprobs, mu, grammar_ended: token == Token(90) }
+        }
+    }
+
+    struct Bench {
+        tail: Tail,
+        heard: Arc<Mutex<Vec<(char, i32)>>>,
+    }
+
+    impl Bench {
+        /// History `1 2`, prompt `3`, then the anchor `4` at position 3.
+        fn new(limit: u32, ignore_eos: bool) -> Self {
+            let open = Open {
+                seq: SeqId(1),
+                start: Position(2),
+                seed: 0,
+                choice: 0,
+                sampler: SamplerParams::default(),
+                limit: Position(limit),
+                ignore_eos,
+                top_logprobs: Some(0),
+                history: vec![Token(1), Token(2)],
+            };
+            let heard = Arc::default();
+            let mut tail = Tail::new(&open, Box::new(Script(Arc::clone(&heard))));
+            tail.pass_chunk(&[Token(3)]);
+            Self { tail, heard }
+        }
+
+        fn look(&mut self, epoch: u32, base: u32, tokens: &[i32]) -> Result<Sight, FaultKind> {
+            self.tail.look_at_window(&window(epoch, base, tokens))
+        }
+
+        /// The model says `says`, row by row.
+        fn judge(&mut self, epoch: u32, base: u32, tokens: &[i32], says: &[i32]) -> Verdict {
+            assert_eq!(self.look(epoch, base, tokens), Ok(Sight::Live));
+            let logits: Vec<[f32; 1]> = says.iter().map(|&token| [token as f32]).collect();
+            let end_tokens = [Token(80), Token(81)];
+            self.tail.judge(&window(epoch, base, tokens), &end_tokens, |row| &logits[row])
+        }
+    }
+
+    fn window(epoch: u32, base: u32, tokens: &[i32]) -> Window {
+        Window {
+            seq: SeqId(1),
+            epoch: Epoch(epoch),
+            window: WindowId(0),
+            base: Position(base),
+            tokens: tokens.iter().copied().map(Token).collect(),
+            run_ahead: false,
+            want_draft: false,
+        }
+    }
+
+    fn ids(verdict: &Verdict) -> Vec<i32> {
+        verdict.tokens.iter().map(|token| token.0).collect()
+    }
+
+    #[test]
+    fn every_token_is_heard_once_and_in_order() {
+        let mut bench = Bench::new(100, false);
+        bench.judge(0, 3, &[4, 5, 6], &[5, 7, 99]);
+        bench.judge(1, 5, &[7], &[8]);
+        bench.judge(1, 6, &[8, 9], &[9, 10]);
+        let heard: String =
+            bench.heard.lock().expect("no panic").iter().map(|(kind, id)| format!("{kind}{id} ")).collect();
+        assert_eq!(heard, "p1 p2 p3 p4 s5 s7 s8 s9 s10 ");
+    }
+
+    #[test]
+    fn sampling_stops_after_the_first_sample_that_contradicts() {
+        let verdict = Bench::new(100, false).judge(0, 3, &[4, 5, 6, 7], &[5, 9, 9, 9]);
+        assert_eq!((ids(&verdict), verdict.ended, verdict.mu), (vec![5, 9], None, Some(5.0)));
+        let logprobs: Vec<f32> = verdict.logprobs.iter().map(|logprob| logprob.logprob).collect();
+        assert_eq!(logprobs, [-5.0, -9.0]);
+    }
+
+    #[test]
+    fn a_window_that_is_confirmed_whole_yields_a_token_more() {
+        let mut bench = Bench::new(100, false);
+        assert_eq!(ids(&bench.judge(0, 3, &[4, 5, 6], &[5, 6, 7])), [5, 6, 7]);
+        assert_eq!(bench.look(0, 6, &[7, 1]), Ok(Sight::Live), "the next one goes on in the same epoch");
+    }
+
+    #[test]
+    fn a_contradiction_makes_the_rest_of_its_epoch_stale() {
+        let mut inside = Bench::new(100, false);
+        inside.judge(0, 3, &[4, 5, 6], &[5, 9, 9]);
+        assert_eq!(inside.look(0, 6, &[7]), Ok(Sight::Stale));
+        assert_eq!(inside.look(0, 5, &[9]), Ok(Sight::Stale), "even at the right place");
+        assert_eq!(inside.look(1, 5, &[9]), Ok(Sight::Live));
+
+        let mut by_the_next = Bench::new(100, false);
+        by_the_next.judge(0, 3, &[4, 5], &[5, 6]);
+        assert_eq!(by_the_next.look(0, 5, &[7]), Ok(Sight::Stale));
+        assert_eq!(by_the_next.look(0, 6, &[8]), Ok(Sight::Stale));
+        assert_eq!(by_the_next.look(1, 5, &[6]), Ok(Sight::Live));
+    }
+
+    #[test]
+    fn what_is_neither_live_nor_stale_has_diverged() {
+        let mut bench = Bench::new(100, false);
+        bench.judge(0, 3, &[4, 5], &[5, 6]);
+        for (epoch, base, token) in [(0, 6, 6), (0, 4, 5), (1, 5, 7), (1, 4, 6)] {
+            let diverged = FaultKind::Diverged {
+                base: Position(base),
+                token: Token(token),
+                expected: Position(5),
+                expected_token: Token(6),
+            };
+            assert_eq!(bench.look(epoch, base, &[token]), Err(diverged));
+        }
+    }
+
+    #[test]
+    fn a_sequence_ends_at_an_end_token_its_grammar_or_its_limit_and_hears_nothing_more() {
+        let cases = [
+            (100, false, [81, 9], vec![81], Some(End::EndOfGeneration)),
+            (100, true, [81, 9], vec![81, 9], None),
+            (100, false, [90, 9], vec![90], Some(End::Grammar)),
+            (5, false, [81, 9], vec![81], Some(End::EndOfGeneration)),
+            (5, true, [81, 9], vec![81], Some(End::Limit)),
+            (6, true, [81, 9], vec![81, 9], Some(End::Limit)),
+            (1, true, [5, 9], vec![5], Some(End::Limit)),
+        ];
+        for (limit, ignore_eos, says, tokens, ended) in cases {
+            let mut bench = Bench::new(limit, ignore_eos);
+            let verdict = bench.judge(0, 3, &[4, says[0]], &says);
+            assert_eq!((ids(&verdict), verdict.ended), (tokens, ended), "limit {limit}");
+            if ended.is_some() {
+                assert_eq!(bench.look(0, 5, &[9]), Ok(Sight::PastEnd));
+                assert_eq!(bench.look(7, 50, &[9]), Ok(Sight::PastEnd));
+            }
+        }
+    }
+}
