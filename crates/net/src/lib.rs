@@ -1,7 +1,7 @@
 //! The links between a front and its stages: who may speak, how frames travel, and how a dead peer is noticed.
 //!
-//! Owns: node keys and cluster memberships, TLS 1.3 over TCP with both sides authenticated, the in-memory carrier,
-//! segmentation and priority, heartbeats, orderly close, and shaping for tests of slow networks.
+//! Owns: node keys and cluster memberships, TLS 1.3 over TCP with both sides proven, the in-memory carrier, framing with
+//! priorities, heartbeats, orderly close, and shaping for tests of slow networks.
 //! Does not know: what a frame means, which sequence is decoding, or who should be connected to whom.
 #![forbid(unsafe_code)]
 
@@ -9,13 +9,15 @@ mod endpoint;
 mod identity;
 mod link;
 mod shape;
+mod tls;
 
 pub use endpoint::{
-    AcceptError, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats, PeerError, dial,
+    AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats, PeerError, dial,
 };
 pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
 pub use link::{
-    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Priority,
-    Received, SegmentError, SendError, memory_pair,
+    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Priority, Received,
+    SegmentError, SendError, memory_pair,
 };
 pub use shape::{Shape, ShapeError};
+pub use tls::HandshakeError;

@@ -1,149 +1,92 @@
-//! Skeleton.
-use protocol::NodeId;
-use std::{path::Path, time::SystemTime};
+//! Who a node is: its Ed25519 key, and the membership that a cluster's root key signed for it.
+//!
+//! Owns: making, storing and checking keys, requests and memberships. A membership is an X.509 certificate, so that
+//! TLS checks it; this module only fills it in and reads it back.
+//! Does not know: connections, or which node belongs where in a line.
 
-/// What a node may be in a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Drives the line.
-    Front,
-    /// Holds layers.
-    Stage,
-}
+mod bundle;
+mod files;
+mod key;
+mod membership;
+mod root;
 
-/// Number of a membership, unique within a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Serial(pub [u8; 16]);
+pub use bundle::Identity;
+pub use key::{NodeKey, enroll_request};
+pub use membership::{Membership, Role, Serial};
+pub use root::ClusterRoot;
+
+use std::path::PathBuf;
 
 /// A key, membership or request that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("placeholder")]
-pub struct IdentityError;
+pub enum IdentityError {
+    /// A file could not be read.
+    #[error("cannot read {}: {reason}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// In the system's words.
+        reason: String,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// In the system's words.
+        reason: String,
+    },
+    /// A secret would have been overwritten.
+    #[error("{} exists already: choose another path, or move it away first", path.display())]
+    Exists {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Text or bytes in another form than expected.
+    #[error("this is not {expected}: {reason}")]
+    Malformed {
+        /// What was looked for, with its article.
+        expected: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A membership for a different key.
+    #[error("the membership was signed for node {}, but the key is node {}: enrol this node's own request",
+        signed_for.short(), key.short())]
+    OtherKey {
+        /// The key in the membership.
+        signed_for: protocol::NodeId,
+        /// The key at hand.
+        key: protocol::NodeId,
+    },
+    /// A membership that the root beside it did not sign.
+    #[error("the membership was not signed by the cluster root that came with it: enrol the node again")]
+    NotSignedByRoot,
+    /// A membership past its date.
+    #[error("the membership of node {} has expired: enrol the node again", node.short())]
+    Expired {
+        /// Whose.
+        node: protocol::NodeId,
+    },
+    /// The cryptographic library refused.
+    #[error("cannot {action}: {reason}")]
+    Crypto {
+        /// What was tried.
+        action: &'static str,
+        /// The library's reason.
+        reason: String,
+    },
+}
 
-/// A node's Ed25519 key pair.
-#[derive(Debug)]
-pub struct NodeKey(());
+impl IdentityError {
+    fn malformed(expected: &'static str, reason: impl ToString) -> Self {
+        Self::Malformed { expected, reason: reason.to_string() }
+    }
 
-impl NodeKey {
-    /// A new key in memory.
-    ///
-    /// # Errors
-    pub fn generate() -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// Reads a key.
-    ///
-    /// # Errors
-    pub fn load(_path: &Path) -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// Writes the key, mode 0600; never overwrites.
-    ///
-    /// # Errors
-    pub fn save(&self, _path: &Path) -> Result<(), IdentityError> {
-        unimplemented!()
-    }
-    /// The public key.
-    pub fn id(&self) -> NodeId {
-        unimplemented!()
+    pub(crate) fn crypto(action: &'static str, reason: impl ToString) -> Self {
+        Self::Crypto { action, reason: reason.to_string() }
     }
 }
 
-/// PEM text of a request to be signed by the cluster's root.
-///
-/// # Errors
-pub fn enroll_request(_key: &NodeKey) -> Result<String, IdentityError> {
-    unimplemented!()
-}
-
-/// What the root says of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Membership {
-    /// Whose.
-    pub node: NodeId,
-    /// As what.
-    pub role: Role,
-    /// Which membership.
-    pub serial: Serial,
-    /// Until when.
-    pub expires: SystemTime,
-}
-
-/// The operator's root key.
-#[derive(Debug)]
-pub struct ClusterRoot(());
-
-impl ClusterRoot {
-    /// A new cluster.
-    ///
-    /// # Errors
-    pub fn new() -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// Reads a root.
-    ///
-    /// # Errors
-    pub fn load(_path: &Path) -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// Writes the root, mode 0600; never overwrites.
-    ///
-    /// # Errors
-    pub fn save(&self, _path: &Path) -> Result<(), IdentityError> {
-        unimplemented!()
-    }
-    /// Signs a request; the answer (PEM: membership and root certificate) goes back to the node.
-    ///
-    /// # Errors
-    pub fn enroll(
-        &self,
-        _request: &str,
-        _role: Role,
-        _expires: Option<SystemTime>,
-    ) -> Result<String, IdentityError> {
-        unimplemented!()
-    }
-    /// A fresh key with a membership.
-    ///
-    /// # Errors
-    pub fn issue(&self, _role: Role, _expires: Option<SystemTime>) -> Result<Identity, IdentityError> {
-        unimplemented!()
-    }
-}
-
-/// All that an endpoint needs to prove what it is. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Identity(());
-
-impl Identity {
-    /// A front and `n_stages` stages of a cluster that exists only in memory.
-    ///
-    /// # Errors
-    pub fn ephemeral_cluster(_n_stages: usize) -> Result<(Self, Vec<Self>), IdentityError> {
-        unimplemented!()
-    }
-    /// From a node's key and the root's answer to its request.
-    ///
-    /// # Errors
-    pub fn from_enrolment(_key: NodeKey, _answer: &str) -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// PEM text: key, membership, root certificate. Secret.
-    pub fn to_pem(&self) -> String {
-        unimplemented!()
-    }
-    /// Reads [`Self::to_pem`].
-    ///
-    /// # Errors
-    pub fn from_pem(_pem: &str) -> Result<Self, IdentityError> {
-        unimplemented!()
-    }
-    /// The node.
-    pub fn node(&self) -> NodeId {
-        unimplemented!()
-    }
-    /// The membership.
-    pub fn membership(&self) -> &Membership {
-        unimplemented!()
-    }
-}
+#[cfg(test)]
+mod tests;

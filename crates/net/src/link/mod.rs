@@ -1,31 +1,66 @@
-//! Skeleton.
-use crate::{Role, Shape};
+//! A link: whole frames over any byte carrier, each stream in order, with priorities, bounds, heartbeat and close.
+//!
+//! Owns: framing, whose segment is written next, noticing that the peer is gone and why.
+//! Does not know: who the peer is allowed to be (`endpoint` decides before a link exists), or what frames mean.
+//!
+//! Pure parts: [`segment`] (bytes of a header), [`outbox`] (whose turn), [`inbox`] (putting together), [`heartbeat`].
+//! Drivers: [`writer`] and [`reader`], one task each; [`memory`] needs none.
+
+mod core;
+mod heartbeat;
+mod inbox;
+mod memory;
+mod outbox;
+mod reader;
+mod segment;
+mod writer;
+
+use std::{sync::Arc, time::Duration};
+
 use bytes::Bytes;
 use protocol::NodeId;
-use std::time::Duration;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+};
 
-/// How soon a frozen peer is noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heartbeat {
-    /// Between two pings.
-    pub interval: Duration,
-    /// Silence after which the peer counts as dead.
-    pub dead_after: Duration,
-}
+use self::{core::Core, memory::Direct};
+use crate::{Role, Shape};
+
+pub use heartbeat::Heartbeat;
+pub use memory::memory_pair;
+pub use segment::SegmentError;
+
+pub(crate) use outbox::Segment;
+pub(crate) use segment::{HEADER, Header};
 
 /// How a link behaves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct LinkOptions {
-    /// Beat; the other side then beats too. Set by the side that dials, on control links.
+    /// Beat; the other side then beats as well, in the same rhythm. Set by one side, the one that dials, on control
+    /// links; a link that carries rows needs none.
     pub heartbeat: Option<Heartbeat>,
-    /// Slow down what is sent.
+    /// Slow down what this side sends.
     pub shape: Option<Shape>,
-    /// Bytes queued for sending at most (one frame of any legal size is always taken when nothing is queued).
+    /// Bytes queued for sending at most. A frame of any legal size is taken while nothing is queued.
     pub outbox_bytes: usize,
-    /// Bytes received and not yet taken at most; beyond it the link stops reading.
+    /// Bytes received and not yet taken at most; beyond it the link stops reading, and the peer's queue fills.
     pub inbox_bytes: usize,
-    /// How long a close may take to write what is queued.
+    /// How long a close may take to write what is queued and to see the peer's end.
     pub close_within: Duration,
+}
+
+impl Default for LinkOptions {
+    /// No heartbeat, no shape, 512 MiB out (two of the largest frames), 64 MiB in, 2 s to close.
+    fn default() -> Self {
+        Self {
+            heartbeat: None,
+            shape: None,
+            outbox_bytes: 2 * protocol::limits::MAX_FRAME_BYTES,
+            inbox_bytes: 64 << 20,
+            close_within: Duration::from_secs(2),
+        }
+    }
 }
 
 /// Who is at the other end, proven by the handshake.
@@ -42,10 +77,10 @@ pub struct PeerInfo {
 /// Whose segments go first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Before all bulk.
+    /// Before all bulk, in turn with other streams of this kind.
     #[default]
     Decode,
-    /// When no decode frame waits.
+    /// Only when no frame of a decode stream waits.
     Bulk,
 }
 
@@ -58,146 +93,267 @@ pub struct Received {
     pub bytes: Bytes,
 }
 
-/// Bytes that are no segment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("placeholder")]
-pub struct SegmentError;
-
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// By a close frame, of either side.
-    #[error("{reason}")]
+    /// One side closed the link, and said why.
+    #[error("the link was closed: {reason}")]
     Closed {
         /// For people.
         reason: String,
     },
-    /// The connection ended without a close frame: the process died or the network cut it.
-    #[error("the connection was lost")]
+    /// The connection ended without a close: the process died, or the network cut it.
+    #[error("the other side is gone")]
     PeerGone,
-    /// No byte for too long.
-    #[error("silent for {after:?}")]
+    /// No byte for too long: the process hangs or the machine is cut off.
+    #[error("nothing was heard from the other side for {after:?}")]
     PeerSilent {
         /// The limit.
         after: Duration,
     },
-    /// The operating system failed.
-    #[error("{reason}")]
+    /// The operating system or TLS failed.
+    #[error("the connection failed: {reason}")]
     Io {
         /// In the system's words.
         reason: String,
     },
-    /// The peer broke the format.
-    #[error(transparent)]
+    /// The peer broke the framing.
+    #[error("the other side sent bytes that are not a frame: {0}")]
     Protocol(#[from] SegmentError),
 }
 
-/// Why a frame was not taken.
+/// Why a frame was not taken; the link itself goes on, except after [`SendError::Ended`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Too much is queued.
-    #[error("{queued} bytes are queued")]
+    /// Too much is queued: the peer reads more slowly than this side writes.
+    #[error("{queued} bytes wait to be sent already, and the other side does not take them")]
     Full {
         /// Bytes in the queue.
         queued: usize,
     },
-    /// Larger than a frame may be.
-    #[error("{bytes} bytes")]
+    /// Larger than [`protocol::limits::MAX_FRAME_BYTES`].
+    #[error("a frame of {bytes} bytes is above the limit of {}", protocol::limits::MAX_FRAME_BYTES)]
     TooLarge {
         /// Head and body.
         bytes: usize,
     },
-    /// Streams with state at once.
-    #[error("too many streams")]
+    /// 65,536 streams have frames queued or a priority of their own.
+    #[error("too many streams are open on one link: streams that are over must be ended")]
     TooManyStreams,
-    /// The link ended.
+    /// The link has ended.
     #[error(transparent)]
     Ended(#[from] LinkError),
 }
 
-/// Counters of a link.
+/// Counters of a link, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Smoothed round trip; only with a heartbeat.
+    /// Smoothed round trip time; only with a heartbeat and once a ping was answered.
     pub rtt: Option<Duration>,
-    /// Bytes queued.
+    /// Bytes that wait to be sent, with a small cost per frame.
     pub queued_bytes: usize,
-    /// Frames accepted for sending.
+    /// Frames taken for sending.
     pub frames_sent: u64,
     /// Frames received whole.
     pub frames_received: u64,
-    /// Bytes written, headers included.
+    /// Bytes handed to the carrier, headers included.
     pub bytes_sent: u64,
-    /// Bytes read, headers included.
+    /// Bytes taken from the carrier, headers included.
     pub bytes_received: u64,
 }
 
-/// An authenticated, ordered, message-framed connection.
+/// A message-framed connection to a known peer.
 #[derive(Debug)]
-pub struct Link(());
+pub struct Link {
+    sender: LinkSender,
+    receiver: LinkReceiver,
+}
 
 impl Link {
-    /// Who is at the other end.
-    pub fn peer(&self) -> &PeerInfo {
-        unimplemented!()
+    /// Frames over any carrier whose other end has been authenticated as `peer`. Must be called within a tokio runtime:
+    /// it starts a writing and a reading task, which end with the link.
+    pub fn over<C>(carrier: C, peer: PeerInfo, options: &LinkOptions) -> Self
+    where
+        C: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (read, write) = tokio::io::split(carrier);
+        let core = Arc::new(Core::new(peer, options));
+        let (queue, frames) = delivery(options.inbox_bytes);
+        tokio::spawn(writer::run(write, core.clone(), options.shape));
+        tokio::spawn(reader::run(read, core.clone(), queue));
+        Self::assemble(Handle::Carried(core), frames)
     }
-    /// Both directions.
+
+    fn assemble(handle: Handle, frames: Frames) -> Self {
+        let handle = Arc::new(handle);
+        Self { sender: LinkSender(handle.clone()), receiver: LinkReceiver { handle, frames } }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &PeerInfo {
+        self.sender.peer()
+    }
+
+    /// The two directions.
+    #[must_use]
     pub fn split(self) -> (LinkSender, LinkReceiver) {
-        unimplemented!()
+        (self.sender, self.receiver)
     }
 }
 
-/// Sends. Cheap to clone. When every sender and the receiver are dropped, the link closes.
+/// Closes the link when the last sender and the receiver are gone.
+#[derive(Debug)]
+enum Handle {
+    Carried(Arc<Core>),
+    Direct(Direct),
+}
+
+impl Handle {
+    fn close(&self, reason: &str) {
+        match self {
+            Self::Carried(core) => core.close(reason),
+            Self::Direct(direct) => direct.close(reason),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close("the other side let go of the link");
+    }
+}
+
+/// The sending half; cheap to clone. The link closes once every sender and the receiver are dropped.
 #[derive(Clone, Debug)]
-pub struct LinkSender(());
+pub struct LinkSender(Arc<Handle>);
 
 impl LinkSender {
-    /// Queues one frame; never blocks.
+    /// Queues one frame, `head` then `body`, behind the stream's earlier frames; never blocks and copies neither.
     ///
     /// # Errors
-    pub fn send(&self, _stream: u64, _head: Bytes, _body: Bytes) -> Result<(), SendError> {
-        unimplemented!()
+    /// If the queue is full, the frame too large, or the link over. The frame is then not sent.
+    pub fn send(&self, stream: u64, head: Bytes, body: Bytes) -> Result<(), SendError> {
+        match &*self.0 {
+            Handle::Carried(core) => core.send(stream, head, body),
+            Handle::Direct(direct) => direct.send(stream, head, body),
+        }
     }
-    /// Of the stream's queued and later frames.
-    pub fn set_priority(&self, _stream: u64, _priority: Priority) {
-        unimplemented!()
+
+    /// Sets whose turn it is, for the stream's queued and later frames. Its frames keep their order.
+    pub fn set_priority(&self, stream: u64, priority: Priority) {
+        if let Handle::Carried(core) = &*self.0 {
+            core.outbox(|outbox| outbox.set_priority(stream, priority));
+        }
     }
-    /// Forgets the stream once its queue is written.
-    pub fn end_stream(&self, _stream: u64) {
-        unimplemented!()
+
+    /// Forgets the stream once what is queued for it has been written. To be called for every stream that was given a
+    /// priority.
+    pub fn end_stream(&self, stream: u64) {
+        if let Handle::Carried(core) = &*self.0 {
+            core.outbox(|outbox| outbox.end_stream(stream));
+        }
     }
-    /// Writes what is queued, tells the reason, ends the link.
-    pub fn close(&self, _reason: &str) {
-        unimplemented!()
+
+    /// Ends the link: what is queued is still written, then the reason, which the other side receives as
+    /// [`LinkError::Closed`]. Reasons beyond 4096 bytes are cut. Only the first call counts.
+    pub fn close(&self, reason: &str) {
+        self.0.close(reason);
     }
+
     /// Counters.
+    #[must_use]
     pub fn stats(&self) -> LinkStats {
-        unimplemented!()
+        match &*self.0 {
+            Handle::Carried(core) => core.stats(),
+            Handle::Direct(direct) => direct.stats(),
+        }
     }
+
     /// Who is at the other end.
+    #[must_use]
     pub fn peer(&self) -> &PeerInfo {
-        unimplemented!()
+        match &*self.0 {
+            Handle::Carried(core) => core.peer(),
+            Handle::Direct(direct) => direct.peer(),
+        }
     }
 }
 
-/// Receives.
+/// The receiving half. Frames that come after it is dropped are read and thrown away.
 #[derive(Debug)]
-pub struct LinkReceiver(());
+pub struct LinkReceiver {
+    handle: Arc<Handle>,
+    frames: Frames,
+}
 
 impl LinkReceiver {
-    /// The next frame; after the end, the same error each time. Cancel safe.
+    /// The next frame. Frames that arrived before the end still come first; after it, the same error each time. Cancel
+    /// safe.
     ///
     /// # Errors
+    /// Why the link ended.
     pub async fn recv(&mut self) -> Result<Received, LinkError> {
-        unimplemented!()
+        match self.frames.queue.recv().await {
+            Some((frame, _room)) => Ok(frame),
+            None => Err(match &*self.handle {
+                Handle::Carried(core) => core.end(),
+                Handle::Direct(direct) => direct.end(),
+            }),
+        }
     }
+
     /// Who is at the other end.
+    #[must_use]
     pub fn peer(&self) -> &PeerInfo {
-        unimplemented!()
+        match &*self.handle {
+            Handle::Carried(core) => core.peer(),
+            Handle::Direct(direct) => direct.peer(),
+        }
     }
 }
 
-/// Two ends of a link inside one process; `a` describes the first end's owner, and is thus what the second end's `peer` says.
-pub fn memory_pair(_a: PeerInfo, _b: PeerInfo, _options: &LinkOptions) -> (Link, Link) {
-    unimplemented!()
+/// Bytes per permit of an inbox.
+const ROOM_UNIT: usize = 1 << 10;
+
+/// A received frame, and the room in the inbox that it takes until it is taken.
+type Delivery = (Received, OwnedSemaphorePermit);
+
+/// Where received frames are put: unbounded in itself, bounded by `room`.
+#[derive(Clone, Debug)]
+struct Queue {
+    tx: mpsc::UnboundedSender<Delivery>,
+    room: Arc<Semaphore>,
+    limit: u32,
 }
+
+impl Queue {
+    /// Permits that a frame takes; one that is larger than the inbox takes the whole of it.
+    fn cost(&self, frame: &Received) -> u32 {
+        u32::try_from(frame.bytes.len() / ROOM_UNIT + 1).unwrap_or(u32::MAX).min(self.limit)
+    }
+}
+
+/// Where received frames are taken from.
+#[derive(Debug)]
+struct Frames {
+    queue: mpsc::UnboundedReceiver<Delivery>,
+    room: Arc<Semaphore>,
+}
+
+impl Drop for Frames {
+    /// Whoever waits for room learns that there is nobody left to make any.
+    fn drop(&mut self) {
+        self.room.close();
+    }
+}
+
+fn delivery(inbox_bytes: usize) -> (Queue, Frames) {
+    let limit = u32::try_from(inbox_bytes / ROOM_UNIT).unwrap_or(u32::MAX).clamp(1, 1 << 28);
+    let room = Arc::new(Semaphore::new(limit as usize));
+    let (tx, queue) = mpsc::unbounded_channel();
+    (Queue { tx, room: room.clone(), limit }, Frames { queue, room })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Getting a link: opening a port, dialling one, and refusing everybody who is not a member in the wanted role.
+//!
+//! Owns: sockets and their options, handshakes with their limits, and the judgement on a peer's membership.
+//! Does not know: what a link carries afterwards, or who is to be dialled.
+
+mod dial;
+mod listen;
+mod socket;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use protocol::{NodeId, limits::MAX_TEXT};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::{
+    IdentityError, Membership, Role, Serial, SegmentError, LinkOptions,
+    link::{HEADER, Header, Segment},
+    tls::HandshakeError,
+};
+
+pub use dial::{DialError, dial};
+pub use listen::{AcceptError, BindError, Listener, ListenerStats};
+
+/// How a port takes connections.
+#[derive(Clone, Debug)]
+pub struct ListenerOptions {
+    /// Of every link.
+    pub link: LinkOptions,
+    /// Which peers are let in.
+    pub admit: Admit,
+    /// Handshakes under way at most; one more ends the oldest.
+    pub max_pending: usize,
+    /// How long one handshake may take.
+    pub handshake_within: Duration,
+}
+
+impl Default for ListenerOptions {
+    /// Every member, 256 handshakes at once, 5 s each.
+    fn default() -> Self {
+        Self {
+            link: LinkOptions::default(),
+            admit: Admit::default(),
+            max_pending: 256,
+            handshake_within: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How to dial.
+#[derive(Clone, Debug)]
+pub struct DialOptions {
+    /// Of the link.
+    pub link: LinkOptions,
+    /// Which peers will do.
+    pub admit: Admit,
+    /// How long name lookup, connection and handshake may take together.
+    pub within: Duration,
+}
+
+impl Default for DialOptions {
+    /// A stage, within 5 s.
+    fn default() -> Self {
+        Self {
+            link: LinkOptions::default(),
+            admit: Admit { role: Some(Role::Stage), ..Admit::default() },
+            within: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Which members of the cluster are let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admit {
+    /// Only this role; `None` for any.
+    pub role: Option<Role>,
+    /// Not these memberships.
+    pub revoked: BTreeSet<Serial>,
+}
+
+/// Why a member of the cluster is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// A certificate of the cluster that is not a membership.
+    #[error("the other side's membership cannot be read: {0}")]
+    Malformed(#[from] IdentityError),
+    /// Another node than the one that was to be dialled.
+    #[error("expected node {}, found node {}", expected.short(), found.short())]
+    WrongNode {
+        /// The one that was dialled.
+        expected: NodeId,
+        /// The one that answered.
+        found: NodeId,
+    },
+    /// A member in another role.
+    #[error("expected a {expected}, found a {found} (node {})", node.short())]
+    WrongRole {
+        /// The role asked for.
+        expected: Role,
+        /// The role in the membership.
+        found: Role,
+        /// Whose.
+        node: NodeId,
+    },
+    /// A membership that was taken back.
+    #[error("the membership {serial} of node {} was revoked", node.short())]
+    Revoked {
+        /// Which membership.
+        serial: Serial,
+        /// Whose.
+        node: NodeId,
+    },
+}
+
+/// Judges the peer of a finished handshake.
+fn judge(
+    certs: Option<&[CertificateDer<'_>]>,
+    expect: Option<NodeId>,
+    admit: &Admit,
+) -> Result<Membership, PeerError> {
+    // TLS asked for a certificate and checked it, so that there is one.
+    let cert = certs.and_then(<[_]>::first).map_or(&[][..], |cert| cert.as_ref());
+    let peer = Membership::parse(cert)?;
+    if let Some(expected) = expect
+        && expected != peer.node
+    {
+        return Err(PeerError::WrongNode { expected, found: peer.node });
+    }
+    if let Some(expected) = admit.role
+        && expected != peer.role
+    {
+        return Err(PeerError::WrongRole { expected, found: peer.role, node: peer.node });
+    }
+    if admit.revoked.contains(&peer.serial) {
+        return Err(PeerError::Revoked { serial: peer.serial, node: peer.node });
+    }
+    Ok(peer)
+}
+
+/// Tells the peer why there will be no link. Best effort: the peer may be gone.
+async fn turn_away(carrier: &mut (impl AsyncWrite + Unpin), reason: &str) {
+    let segment = Segment::close(reason);
+    let mut bytes = Vec::with_capacity(segment.len());
+    segment.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
+    if carrier.write_all(&bytes).await.is_ok() {
+        carrier.shutdown().await.ok();
+    }
+}
+
+/// The first word on a link, from the side that was dialled. In TLS 1.3 the dialling side finishes its handshake
+/// before the other has judged it; without this word it would take a refusal for a lost link.
+async fn welcome(carrier: &mut (impl AsyncWrite + Unpin)) -> Result<(), HandshakeError> {
+    carrier.write_all(&Header::Welcome.encode()).await?;
+    Ok(carrier.flush().await?)
+}
+
+/// What the dialled side said.
+enum Answer {
+    Welcome,
+    Refused { reason: String },
+}
+
+async fn await_answer(carrier: &mut (impl AsyncRead + Unpin)) -> Result<Answer, HandshakeError> {
+    let mut header = [0; HEADER];
+    carrier.read_exact(&mut header).await?;
+    let not_ours = |error: SegmentError| HandshakeError::NotPaceline { reason: error.to_string() };
+    match Header::decode(&header).map_err(not_ours)? {
+        Header::Welcome => Ok(Answer::Welcome),
+        Header::Close { len } => {
+            let mut reason = vec![0; (len as usize).min(MAX_TEXT)];
+            carrier.read_exact(&mut reason).await?;
+            let reason = String::from_utf8(reason).map_err(|_| not_ours(SegmentError::BadReason))?;
+            Ok(Answer::Refused { reason })
+        }
+        Header::Data { .. } | Header::Ping { .. } | Header::Pong { .. } => {
+            Err(not_ours(SegmentError::BadHeader))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

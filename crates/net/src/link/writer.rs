@@ -1,0 +1,132 @@
+//! The task that writes: one vectored write per batch of segments, shaped if asked.
+
+use std::{collections::VecDeque, io, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt, WriteHalf},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    LinkError,
+    core::{Core, Next, Phase},
+    outbox::Segment,
+};
+use crate::shape::{Shape, Shaper};
+
+/// Bytes on their way through a shaped link at most: 10 Gbit/s for 50 ms.
+const MAX_ON_THE_WAY: usize = 64 << 20;
+
+pub(super) async fn run<C: AsyncWrite>(carrier: WriteHalf<C>, core: Arc<Core>, shape: Option<Shape>) {
+    let mut phase = core.phase();
+    let mut writer = Writer { carrier, core: core.clone(), lane: shape.map(Lane::new) };
+    let failed = tokio::select! {
+        biased;
+        outcome = writer.run() => outcome.err(),
+        _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))) => return,
+    };
+    let already = core.phase().borrow().error().cloned();
+    let error = already.or_else(|| failed.as_ref().map(super::reader::io_error));
+    core.advance(Phase::Written(error.unwrap_or(LinkError::PeerGone)));
+}
+
+struct Writer<C> {
+    carrier: WriteHalf<C>,
+    core: Arc<Core>,
+    lane: Option<Lane>,
+}
+
+impl<C: AsyncWrite> Writer<C> {
+    /// Writes until the close is out.
+    async fn run(&mut self) -> io::Result<()> {
+        loop {
+            let now = self.core.now();
+            if let Some(batch) = self.lane.as_mut().and_then(|lane| lane.arrived(now)) {
+                self.write(&batch).await?;
+                continue;
+            }
+            let may_send = self.lane.as_ref().is_none_or(|lane| lane.has_room(now));
+            match (self.core.next(may_send), &mut self.lane) {
+                (Next::Write(batch), None) => self.write(&batch).await?,
+                (Next::Write(batch), Some(lane)) => lane.depart(now, batch),
+                (Next::Finished, lane) if lane.as_ref().is_none_or(Lane::is_empty) => {
+                    return self.carrier.shutdown().await;
+                }
+                (Next::Finished, _) => self.wait(None).await,
+                (Next::Wait(until), _) => self.wait(until).await,
+            }
+        }
+    }
+
+    /// Waits until woken, until `until`, or until the lane has something to do.
+    async fn wait(&mut self, until: Option<Instant>) {
+        let lane = self.lane.as_ref().and_then(|lane| lane.next_at(self.core.has_next()));
+        let until = until.into_iter().chain(lane.map(|at| self.core.instant(at))).min();
+        let timer = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.core.wake.notified() => {}
+            () = timer => {}
+        }
+    }
+
+    async fn write(&mut self, batch: &[Segment]) -> io::Result<()> {
+        let mut slices: Vec<_> = batch.iter().flat_map(Segment::slices).filter(|slice| !slice.is_empty()).collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            let written = self.carrier.write_vectored(rest).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            io::IoSlice::advance_slices(&mut rest, written);
+        }
+        self.core.bytes_sent.fetch_add(batch.iter().map(Segment::len).sum::<usize>() as u64, Relaxed);
+        self.carrier.flush().await
+    }
+}
+
+/// What is on its way through a shaped link: departed, not yet arrived.
+struct Lane {
+    shaper: Shaper,
+    /// Arrival and segments, earliest first.
+    on_the_way: VecDeque<(Duration, Vec<Segment>)>,
+    bytes: usize,
+}
+
+impl Lane {
+    const fn new(shape: Shape) -> Self {
+        Self { shaper: Shaper::new(shape), on_the_way: VecDeque::new(), bytes: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.on_the_way.is_empty()
+    }
+
+    fn has_room(&self, now: Duration) -> bool {
+        self.bytes < MAX_ON_THE_WAY && now >= self.shaper.free_at()
+    }
+
+    fn depart(&mut self, now: Duration, batch: Vec<Segment>) {
+        let bytes = batch.iter().map(Segment::len).sum();
+        self.bytes += bytes;
+        let arrival = self.shaper.send(now, bytes);
+        self.on_the_way.push_back((arrival, batch));
+    }
+
+    fn arrived(&mut self, now: Duration) -> Option<Vec<Segment>> {
+        let (_, batch) = self.on_the_way.pop_front_if(|(arrival, _)| *arrival <= now)?;
+        self.bytes -= batch.iter().map(Segment::len).sum::<usize>();
+        Some(batch)
+    }
+
+    /// When something arrives, or when what waits (`waiting`) can depart.
+    fn next_at(&self, waiting: bool) -> Option<Duration> {
+        let arrival = self.on_the_way.front().map(|(arrival, _)| *arrival);
+        let departure = (waiting && self.bytes < MAX_ON_THE_WAY).then(|| self.shaper.free_at());
+        arrival.into_iter().chain(departure).min()
+    }
+}

@@ -1,0 +1,224 @@
+//! TLS as the links use it: version 1.3 only, both sides prove a membership of the same cluster, nothing is resumed.
+//!
+//! Owns: the configurations, the check against the pinned root, and the words for what went wrong in a handshake.
+//! Does not know: sockets, roles that are wanted, revoked serials (`endpoint` judges those once the handshake is done).
+
+use std::{io, sync::Arc};
+
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+    client::{
+        Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor,
+    },
+    crypto::{CryptoProvider, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier},
+    version::TLS13,
+};
+
+use crate::{Identity, IdentityError};
+
+/// Names the framing in [`crate::link`]; a peer with another one is refused in the handshake.
+const ALPN: &[u8] = b"paceline/1";
+
+/// Why a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// Bytes that are not TLS, or TLS for something else.
+    #[error("the other side does not speak this protocol ({reason})")]
+    NotPaceline {
+        /// In the TLS library's words.
+        reason: String,
+    },
+    /// The peer showed no certificate.
+    #[error("the other side showed no membership")]
+    NoMembership,
+    /// The peer's membership was signed by another root.
+    #[error("the other side belongs to another cluster: enrol it in this one")]
+    OtherCluster,
+    /// The peer's membership has ended.
+    #[error("the other side's membership has expired: enrol it again")]
+    Expired,
+    /// The peer refused this side's membership.
+    #[error("the other side refused this node's membership: {reason}")]
+    Refused {
+        /// What the peer's alert says.
+        reason: &'static str,
+    },
+    /// The peer closed the connection before the handshake was done.
+    #[error("the other side hung up during the handshake")]
+    HungUp,
+    /// Any other fault of the TLS library or the connection.
+    #[error("the handshake failed: {reason}")]
+    Failed {
+        /// In the library's words.
+        reason: String,
+    },
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(tls) => Self::from(tls),
+            None => match error.kind() {
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe => Self::HungUp,
+                _ => Self::Failed { reason: error.to_string() },
+            },
+        }
+    }
+}
+
+impl From<&Error> for HandshakeError {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NoCertificatesPresented => Self::NoMembership,
+            error if is_expired(error) => Self::Expired,
+            Error::InvalidCertificate(_) => Self::OtherCluster,
+            Error::AlertReceived(
+                AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError,
+            ) => Self::Refused { reason: "it belongs to another cluster" },
+            Error::AlertReceived(AlertDescription::CertificateExpired) => {
+                Self::Refused { reason: "it has expired" }
+            }
+            Error::AlertReceived(AlertDescription::CertificateRequired) => {
+                Self::Refused { reason: "none was shown" }
+            }
+            Error::InvalidMessage(_)
+            | Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::PeerIncompatible(_)
+            | Error::PeerMisbehaved(_)
+            | Error::NoApplicationProtocol
+            | Error::AlertReceived(_) => Self::NotPaceline { reason: error.to_string() },
+            _ => Self::Failed { reason: error.to_string() },
+        }
+    }
+}
+
+/// Whether a certificate was refused for its dates alone.
+pub(crate) const fn is_expired(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. }
+        )
+    )
+}
+
+/// For the side that is dialled.
+pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, IdentityError> {
+    let provider = provider();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity.root())?), provider.clone())
+        .clear_root_hint_subjects()
+        .build()
+        .map_err(|e| IdentityError::crypto("use the cluster root", e))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|e| IdentityError::crypto("set up TLS", e))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![identity.cert()], identity.secret())
+        .map_err(|e| IdentityError::crypto("use this node's key", e))?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed connection would skip the check of the membership.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// For the side that dials.
+pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
+    let provider = provider();
+    let verifier = ClusterVerifier { roots: roots(identity.root())?, provider: provider.clone() };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|e| IdentityError::crypto("set up TLS", e))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_auth_cert(vec![identity.cert()], identity.secret())
+        .map_err(|e| IdentityError::crypto("use this node's key", e))?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    Ok(Arc::new(config))
+}
+
+/// What the API of TLS asks for; with SNI off it never travels.
+pub(crate) fn server_name() -> ServerName<'static> {
+    ServerName::try_from("node.paceline.invalid").expect("a well-formed name")
+}
+
+/// Whether `root` signed `cert` and `cert` holds at `now`.
+pub(crate) fn check_membership(
+    cert: &CertificateDer<'_>,
+    root: &CertificateDer<'static>,
+    now: UnixTime,
+) -> Result<(), Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone())?;
+    let algorithms = provider().signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&ParsedCertificate::try_from(cert)?, &roots, &[], now, algorithms)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn roots(root: &CertificateDer<'static>) -> Result<RootCertStore, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).map_err(|e| IdentityError::crypto("use the cluster root", e))?;
+    Ok(roots)
+}
+
+/// Accepts any member of the cluster: what `WebPkiServerVerifier` does, without host names, which nodes do not have.
+#[derive(Debug)]
+struct ClusterVerifier {
+    roots: RootCertStore,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for ClusterVerifier {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let cert = ParsedCertificate::try_from(cert)?;
+        verify_server_cert_signed_by_trust_anchor(&cert, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("only TLS 1.3 is spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
