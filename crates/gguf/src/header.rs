@@ -26,6 +26,8 @@ pub const MAX_DIMS: u32 = 4;
 pub const MAX_ALIGNMENT: u64 = 2 << 20;
 /// Alignment where the file does not say.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
+/// Where the file says.
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 /// The first four bytes.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 
@@ -225,7 +227,7 @@ fn parse_value(
 }
 
 fn alignment(metadata: &Metadata) -> Result<u64, HeaderError> {
-    let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
+    let Some(value) = metadata.get(ALIGNMENT_KEY) else { return Ok(DEFAULT_ALIGNMENT) };
     value
         .as_u64()
         .filter(|&a| value.value_type() == ValueType::U32 && a.is_power_of_two() && a <= MAX_ALIGNMENT)
@@ -350,3 +352,6 @@ impl Index {
         self.0.get(name).copied()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use crate::header::ALIGNMENT_KEY;
 use crate::write::{Progress, TempFile, chunks};
 use crate::{Identity, Model};
 
@@ -64,7 +65,7 @@ fn hash_metadata(model: &Model, hasher: &mut blake3::Hasher) {
     let mut entries: Vec<_> = model
         .metadata()
         .iter()
-        .filter(|(key, _)| !key.starts_with("split.") && *key != "general.alignment")
+        .filter(|(key, _)| !key.starts_with("split.") && *key != ALIGNMENT_KEY)
         .collect();
     entries.sort_unstable_by_key(|(key, _)| *key);
     hasher.update(&(entries.len() as u64).to_le_bytes());

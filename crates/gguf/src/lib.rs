@@ -17,10 +17,12 @@ mod plan;
 mod slice;
 mod source;
 mod tensor_type;
+pub mod toy;
 mod value;
 mod write;
 
 pub use digest::{DigestError, FileDigest, Identity};
+pub use header::HeaderError;
 pub use identity::{IdentityCache, IdentityError, identity};
 pub use manifest::{
     FileRecord, FolderError, MANIFEST_FILE, Manifest, SliceFolder, SliceRecord, slice_name, verify_slice,

@@ -77,7 +77,7 @@ pub fn write_slice(
     let total = slice_bytes + embd.map_or(0, |embd| embd.bytes);
     let embeddings = match embd {
         Some(embd) => {
-            let new = [NewTensor { name: TOKEN_EMBD.to_owned(), ..like(embd) }];
+            let new = [NewTensor::like(embd)];
             let metadata = embeddings_metadata(model_id);
             let fill = |_, out: &mut Output<'_>| copy(model, embd, out);
             Some(write_to(&embeddings_path(path), &metadata, &new, fill, &mut |done, _| {
@@ -147,10 +147,6 @@ enum Data<'m> {
     Scaled(&'m Tensor, f32),
 }
 
-fn like(tensor: &Tensor) -> NewTensor {
-    NewTensor { name: tensor.name.clone(), dims: tensor.dims.clone(), ty: tensor.ty, bytes: tensor.bytes }
-}
-
 fn pieces<'m>(source: &Source<'m>, layout: &Layout) -> Result<Vec<Piece<'m>>, CutError> {
     let tensors = source.model().tensors();
     let mut pieces: Vec<_> =
@@ -183,7 +179,7 @@ fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) ->
         {
             dummy(TensorType::Q4_0, tensor.dims.clone())
         }
-        _ => Piece { new: like(tensor), data: Data::Copy(tensor) },
+        _ => Piece { new: NewTensor::like(tensor), data: Data::Copy(tensor) },
     }
 }
 
@@ -216,7 +212,7 @@ fn layer_piece<'m>(
         }
         _ => Data::Copy(tensor),
     };
-    Ok(Piece { new: like(tensor), data })
+    Ok(Piece { new: NewTensor::like(tensor), data })
 }
 
 /// Whether this is a query or key projection, or both and the values in one.
@@ -237,7 +233,7 @@ impl Piece<'_> {
     }
 }
 
-fn copy(model: &Model, tensor: &Tensor, out: &mut Output<'_>) -> io::Result<()> {
+pub(crate) fn copy(model: &Model, tensor: &Tensor, out: &mut Output<'_>) -> io::Result<()> {
     let mut buffer = Vec::new();
     chunks(tensor.bytes).try_for_each(|(start, len)| {
         buffer.resize(len, 0);

@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::header::{DEFAULT_ALIGNMENT, MAGIC};
-use crate::{FileDigest, Metadata, TensorType};
+use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC};
+use crate::{FileDigest, Metadata, Tensor, TensorType};
 
 /// Bytes copied at a time: a bound on memory, large enough for a disk.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
@@ -23,6 +23,13 @@ pub(crate) struct NewTensor {
     pub dims: Vec<u64>,
     pub ty: TensorType,
     pub bytes: u64,
+}
+
+impl NewTensor {
+    /// One of the same name, shape and type.
+    pub(crate) fn like(tensor: &Tensor) -> Self {
+        Self { name: tensor.name.clone(), dims: tensor.dims.clone(), ty: tensor.ty, bytes: tensor.bytes }
+    }
 }
 
 /// Writes a file of metadata and tensors; `fill` writes the data of the tensor at the given index. Nothing appears at
@@ -63,8 +70,10 @@ fn head(metadata: &Metadata, tensors: &[NewTensor]) -> Vec<u8> {
     };
     head.extend_from_slice(&VERSION.to_le_bytes());
     head.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
-    head.extend_from_slice(&(metadata.iter().len() as u64).to_le_bytes());
-    for (key, value) in metadata.iter() {
+    // Data is always written with the default alignment.
+    let entries: Vec<_> = metadata.iter().filter(|(key, _)| *key != ALIGNMENT_KEY).collect();
+    head.extend_from_slice(&(entries.len() as u64).to_le_bytes());
+    for (key, value) in entries {
         text(&mut head, key);
         head.extend_from_slice(&(value.value_type() as u32).to_le_bytes());
         head.extend_from_slice(value.raw());

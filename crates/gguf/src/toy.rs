@@ -1,0 +1,290 @@
+//! Tiny random-weight models of every supported architecture, for tests.
+//!
+//! Owns the metadata (a table, written by hand), the weights (a function of seed and tensor name) and ways to spoil or
+//! re-shard a model. Does not own the list of tensors: llama.cpp knows best which ones an architecture has, so a caller
+//! asks it with [`Toy::write_meta`] and passes the answer to [`Toy::write`].
+
+mod edit;
+mod quantise;
+mod random;
+mod specs;
+
+use std::path::Path;
+
+pub use edit::{EditError, shard, swap_layers};
+
+use crate::header::tensor_bytes;
+use crate::write::{NewTensor, write_file};
+use crate::{Metadata, TensorType, Value, WriteError};
+use random::Random;
+
+/// Values in a hidden row.
+pub const WIDTH: u32 = 128;
+/// Vocabulary entries; there is no tokenizer.
+pub const VOCABULARY: u32 = 512;
+/// Positions that the metadata claims.
+const CONTEXT: u32 = 4096;
+
+/// The metadata of one variant of an architecture.
+#[derive(Debug)]
+pub struct ToySpec {
+    /// Unique: the architecture's name, with a suffix for variants.
+    pub name: &'static str,
+    /// `general.architecture`.
+    pub arch: &'static str,
+    /// Layers unless [`Toy::layers`] says otherwise, without those that only draft.
+    pub n_layers: u32,
+    /// Keys under the architecture's prefix, on top of those that all have.
+    keys: &'static [(&'static str, Key)],
+    /// Parts of names of tensors that llama.cpp offers but this variant does not have.
+    skip: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Key {
+    U(u32),
+    F(f32),
+    B(bool),
+}
+
+impl From<Key> for Value {
+    fn from(key: Key) -> Self {
+        match key {
+            Key::U(value) => value.into(),
+            Key::F(value) => value.into(),
+            Key::B(value) => value.into(),
+        }
+    }
+}
+
+/// All variants.
+#[must_use]
+pub fn specs() -> &'static [ToySpec] {
+    specs::SPECS
+}
+
+/// A tensor that a model wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToyTensor {
+    /// As llama.cpp names it.
+    pub name: String,
+    /// Elements per dimension, fastest first; ones at the end do not count.
+    pub dims: Vec<u64>,
+}
+
+/// How the matrices of the layers are stored. Everything else, the embeddings too, is 32-bit floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 8-bit blocks.
+    Q8_0,
+    /// 4-bit blocks.
+    Q4_0,
+}
+
+/// A toy model to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Toy {
+    spec: &'static ToySpec,
+    n_layers: u32,
+    weights: Weights,
+    seed: u64,
+}
+
+impl Toy {
+    /// The variant of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        specs().iter().find(|spec| spec.name == name).map(Self::new)
+    }
+
+    /// A model of this variant with its own layer count, 32-bit floats and seed 0.
+    #[must_use]
+    pub const fn new(spec: &'static ToySpec) -> Self {
+        Self { spec, n_layers: spec.n_layers, weights: Weights::F32, seed: 0 }
+    }
+
+    /// With another number of layers.
+    #[must_use]
+    pub const fn layers(self, n_layers: u32) -> Self {
+        Self { n_layers, ..self }
+    }
+
+    /// With layer matrices stored in another way.
+    #[must_use]
+    pub const fn weights(self, weights: Weights) -> Self {
+        Self { weights, ..self }
+    }
+
+    /// With other weights.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Its variant.
+    #[must_use]
+    pub const fn spec(&self) -> &'static ToySpec {
+        self.spec
+    }
+
+    /// Its metadata.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        let mut out = Metadata::default();
+        let arch = self.spec.arch;
+        out.set("general.architecture", Value::string(arch));
+        out.set("tokenizer.ggml.model", Value::string("no_vocab"));
+        let own = |key| self.spec.keys.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+        let drafting = match own("nextn_predict_layers") {
+            Some(Key::U(n)) => n,
+            _ => 0,
+        };
+        let common = [
+            ("context_length", Key::U(CONTEXT)),
+            ("embedding_length", Key::U(WIDTH)),
+            ("block_count", Key::U(self.n_layers + drafting)),
+            ("feed_forward_length", Key::U(256)),
+            ("attention.head_count", Key::U(4)),
+            ("attention.head_count_kv", Key::U(2)),
+            ("attention.layer_norm_rms_epsilon", Key::F(1e-6)),
+            ("attention.layer_norm_epsilon", Key::F(1e-5)),
+            ("vocab_size", Key::U(VOCABULARY)),
+        ];
+        for (key, value) in common.iter().chain(self.spec.keys) {
+            out.set(format!("{arch}.{key}"), *value);
+        }
+        out
+    }
+
+    /// Writes the metadata alone, for asking llama.cpp which tensors it wants.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_meta(&self, path: &Path) -> Result<(), WriteError> {
+        self.write(&[], path)
+    }
+
+    /// Writes the model with those of `tensors` that the variant has.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    ///
+    /// # Panics
+    /// If a tensor has no elements.
+    pub fn write(&self, tensors: &[ToyTensor], path: &Path) -> Result<(), WriteError> {
+        self.write_changed(tensors, path, |_| {})
+    }
+
+    /// The same with other metadata.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    ///
+    /// # Panics
+    /// If a tensor has no elements.
+    pub fn write_changed(
+        &self,
+        tensors: &[ToyTensor],
+        path: &Path,
+        change: impl FnOnce(&mut Metadata),
+    ) -> Result<(), WriteError> {
+        let mut metadata = self.metadata();
+        change(&mut metadata);
+        let new: Vec<_> =
+            tensors.iter().filter(|tensor| self.has(&tensor.name)).map(|t| self.new_tensor(t)).collect();
+        let fill = |at: usize, out: &mut crate::write::Output<'_>| {
+            let tensor: &NewTensor = &new[at];
+            let values = self.values(tensor);
+            let bytes = match tensor.ty {
+                TensorType::Q8_0 => quantise::q8_0(&values),
+                TensorType::Q4_0 => quantise::q4_0(&values),
+                _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            };
+            out.data(&bytes)
+        };
+        write_file(path, &metadata, &new, fill, &mut |_, _| {})
+            .map(drop)
+            .map_err(|source| WriteError::Io { path: path.to_owned(), source })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        // llama.cpp offers a scale beside every matrix, for one storage type only.
+        let scale = name.ends_with(".scale") || name.ends_with(".input_scale");
+        !scale && !self.spec.skip.iter().any(|part| name.contains(part))
+    }
+
+    fn new_tensor(&self, tensor: &ToyTensor) -> NewTensor {
+        let mut dims = tensor.dims.clone();
+        while dims.len() > 1 && dims.last() == Some(&1) {
+            dims.pop();
+        }
+        let ty = match self.weights {
+            Weights::Q8_0 if quantisable(&tensor.name, &dims) => TensorType::Q8_0,
+            Weights::Q4_0 if quantisable(&tensor.name, &dims) => TensorType::Q4_0,
+            _ => TensorType::F32,
+        };
+        let bytes = tensor_bytes(ty, &dims).expect("llama.cpp asks for no empty tensor");
+        NewTensor { name: tensor.name.clone(), dims, ty, bytes }
+    }
+
+    fn values(&self, tensor: &NewTensor) -> Vec<f32> {
+        let mut random = Random::new(self.seed, self.spec.name, &tensor.name);
+        let (offset, scale) = distribution(&tensor.name, &tensor.dims);
+        let n: u64 = tensor.dims.iter().product();
+        (0..n).map(|_| offset + scale * random.normal()).collect()
+    }
+}
+
+/// Matrices of a layer, but not the small ones that llama.cpp wants as floats.
+fn quantisable(name: &str, dims: &[u64]) -> bool {
+    const FLOATS: [&str; 4] = ["gate_inp", "norm", "bias", "_b."];
+    name.starts_with("blk.")
+        && dims.len() >= 2
+        && TensorType::Q8_0.row_bytes(dims[0]).is_some()
+        && !FLOATS.iter().any(|part| name.contains(part))
+}
+
+/// Mean and deviation of a tensor's elements: rows keep their size through a layer, attention is peaked enough for
+/// positions to matter, and logits are some units apart, so that an error anywhere shows.
+fn distribution(name: &str, dims: &[u64]) -> (f32, f32) {
+    let inverse_root = 1.0 / (dims[0] as f32).sqrt();
+    match name {
+        "token_embd.weight" => (0.0, 1.0),
+        "output.weight" => (0.0, 2.0 * inverse_root),
+        // Factors on rotation frequencies must stay positive: the deviation reaches 3.5 at most.
+        _ if name.starts_with("rope_f") => (2.0, 0.25),
+        _ if name.contains("norm") && name.ends_with("weight") => (1.0, 0.2),
+        _ if name.contains("sinks") => (0.0, 1.0),
+        _ if name.ends_with("bias") => (0.0, 0.1),
+        _ if dims.len() == 1 => (0.0, 0.3),
+        _ if ["attn_q.", "attn_k.", "attn_q_", "attn_k_", "qkv"].iter().any(|part| name.contains(part)) => {
+            (0.0, 2.0 * inverse_root)
+        }
+        _ => (0.0, inverse_root),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_supported_architecture_has_a_toy() {
+        for arch in crate::arch::all() {
+            assert!(specs().iter().any(|spec| spec.arch == arch.name), "{}", arch.name);
+        }
+        for (at, spec) in specs().iter().enumerate() {
+            assert!(crate::arch::find(spec.arch).is_ok(), "{}", spec.name);
+            assert!(specs()[..at].iter().all(|other| other.name != spec.name), "{}", spec.name);
+        }
+    }
+
+    #[test]
+    fn drafting_blocks_come_on_top_of_the_layers() {
+        let metadata = Toy::named("glm4moe-nextn").unwrap().layers(5).metadata();
+        assert_eq!(metadata.get_u32("glm4moe.block_count"), Some(6));
+    }
+}

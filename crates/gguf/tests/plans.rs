@@ -1,0 +1,96 @@
+//! Plans cover all layers exactly once, legally, and as evenly as can be.
+
+mod toys;
+
+use gguf::toy::{Toy, specs};
+use gguf::{CutError, Model, Plan, Source};
+use proptest::prelude::*;
+use toys::{Shape, open};
+
+fn covers(plan: &Plan, source: &Source<'_>) {
+    assert_eq!(plan.stages[0].range.start, 0);
+    assert_eq!(plan.stages[plan.stages.len() - 1].range.end, source.n_layers());
+    assert!(plan.stages.windows(2).all(|pair| pair[0].range.end == pair[1].range.start));
+    for stage in &plan.stages {
+        source.check(stage.range.clone()).unwrap();
+    }
+}
+
+#[test]
+fn every_architecture_can_be_planned_into_any_number_of_stages() {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in specs() {
+        let toy = Toy::new(spec);
+        let shape = Shape { drafting: u32::from(spec.name.ends_with("nextn")), ..Shape::default() };
+        let whole = Model::open(&toys::write(folder.path(), toy, spec.n_layers, shape)).unwrap();
+        let source = Source::new(&whole).unwrap();
+        for n in 1..=source.n_layers().min(9) {
+            let plan = Plan::by_bytes(&source, n).unwrap();
+            assert_eq!(plan.stages.len(), n as usize, "{}", spec.name);
+            covers(&plan, &source);
+            assert_eq!(Plan::at_cuts(&source, &plan.cuts()).unwrap(), plan);
+        }
+        for at in 1..source.n_layers() {
+            source.check_boundary(at).unwrap_or_else(|error| panic!("{}: {error}", spec.name));
+        }
+    }
+}
+
+#[test]
+fn the_head_counts_as_part_of_the_tail() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = open(folder.path(), "llama", 8, Shape::default());
+    let source = Source::new(&whole).unwrap();
+    let plan = Plan::by_bytes(&source, 2).unwrap();
+    let layer = Plan::by_bytes(&source, 8).unwrap().stages[0].bytes;
+    let head = whole.tensor("token_embd.weight").unwrap().bytes;
+    assert_eq!(plan.stages.iter().map(|stage| stage.bytes).sum::<u64>(), 8 * layer + head);
+    assert!(plan.stages[1].range.len() < 4, "{plan:?}");
+}
+
+#[test]
+fn cuts_that_cost_a_pass_through_layer_are_avoided() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = open(folder.path(), "smollm3", 16, Shape::default());
+    let plan = Plan::by_bytes(&Source::new(&whole).unwrap(), 2).unwrap();
+    assert_eq!(plan.cuts(), [8]);
+}
+
+#[test]
+fn impossible_plans_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = open(folder.path(), "llama", 4, Shape::default());
+    let source = Source::new(&whole).unwrap();
+    for n in [0, 5, u32::MAX] {
+        assert!(matches!(Plan::by_bytes(&source, n), Err(CutError::TooManyStages { .. })));
+    }
+    for cuts in [&[0][..], &[4], &[2, 2], &[3, 1], &[1, u32::MAX]] {
+        assert!(matches!(Plan::at_cuts(&source, cuts), Err(CutError::Cuts { last: 3, .. })), "{cuts:?}");
+    }
+    assert_eq!(Plan::at_cuts(&source, &[]).unwrap().stages.len(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn no_other_cuts_have_a_smaller_largest_stage(n_layers in 2_u32..9, n_stages in 1_u32..5, which in 0..specs().len()) {
+        prop_assume!(n_stages <= n_layers);
+        let folder = tempfile::tempdir().unwrap();
+        let toy = Toy::new(&specs()[which]);
+        prop_assume!(!toy.spec().name.ends_with("nextn"));
+        let whole = Model::open(&toys::write(folder.path(), toy, n_layers, Shape::default())).unwrap();
+        let source = Source::new(&whole).unwrap();
+        let plan = Plan::by_bytes(&source, n_stages).unwrap();
+        covers(&plan, &source);
+        let largest = |plan: &Plan| plan.stages.iter().map(|stage| stage.bytes).max();
+        for set in 0_u32..1 << (n_layers - 1) {
+            let cuts: Vec<u32> = (1..n_layers).filter(|at| set >> (at - 1) & 1 == 1).collect();
+            if cuts.len() as u32 + 1 == n_stages
+                && let Ok(other) = Plan::at_cuts(&source, &cuts)
+            {
+                prop_assert!(largest(&plan) <= largest(&other), "{:?} {:?}", plan, other);
+            }
+        }
+    }
+}
