@@ -1,0 +1,151 @@
+//! The seams of `server` filled with the real thing: the front's line and the model's vocabulary.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use line::{Front, LineReadiness, LineSnapshot, SeatState};
+use llama::Vocab;
+use protocol::{StageState, Token};
+use scheduler::{Request, SequenceState};
+use server::{
+    Line, LineStatus, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer,
+};
+
+/// The line as the API sees it, from before the model is even opened.
+#[derive(Default)]
+pub(crate) struct ApiLine {
+    front: OnceLock<Front>,
+    starting: Mutex<Starting>,
+}
+
+/// What happens before there is a front.
+#[derive(Clone, Default)]
+struct Starting {
+    what: String,
+    progress: Option<f32>,
+}
+
+impl ApiLine {
+    /// Says what the start is busy with.
+    pub(crate) fn starting(&self, what: impl Into<String>, progress: Option<f32>) {
+        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) = Starting { what: what.into(), progress };
+    }
+
+    /// From now on the front speaks for itself.
+    pub(crate) fn started(&self, front: Front) {
+        // A line is started once; a second front would be a bug of the one caller.
+        let first = self.front.set(front).is_ok();
+        assert!(first, "a line is started once");
+    }
+}
+
+impl Line for ApiLine {
+    fn submit(&self, request: Request) -> Submitting<'_> {
+        Box::pin(std::future::ready(match self.front.get() {
+            None => Err(scheduler::Refusal::NotReady),
+            Some(front) => front.submit(request).map(|(id, events)| {
+                let front = front.clone();
+                Submission::new(id, events, move |id| front.cancel(id))
+            }),
+        }))
+    }
+
+    fn readiness(&self) -> Readiness {
+        match self.front.get().map(Front::readiness) {
+            Some(LineReadiness::Ready) => Readiness::Ready,
+            Some(LineReadiness::NotReady { reason, progress }) => {
+                Readiness::NotReady { reason, progress: Some(progress) }
+            }
+            None => {
+                let Starting { what, progress } =
+                    self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Readiness::NotReady { reason: what, progress }
+            }
+        }
+    }
+
+    fn status(&self) -> LineStatus {
+        self.front.get().map(|front| status(&front.snapshot())).unwrap_or_default()
+    }
+}
+
+fn status(line: &LineSnapshot) -> LineStatus {
+    let live = || line.sequences.iter().filter(|seq| seq.state != SequenceState::Closing);
+    let stats = &line.stats;
+    LineStatus {
+        stages: line.stages.iter().map(stage_status).collect(),
+        sequences: live()
+            .map(|seq| SequenceStatus {
+                request: seq.request.0,
+                phase: match seq.state {
+                    SequenceState::Prefill => "prefill",
+                    SequenceState::Decode => "decode",
+                    SequenceState::Closing => "closing",
+                }
+                .to_owned(),
+                prompt_tokens: seq.prompt,
+                cached_tokens: 0,
+                generated_tokens: seq.positions.saturating_sub(seq.prompt),
+            })
+            .collect(),
+        windows_in_flight: line.sequences.iter().map(|seq| seq.windows_in_flight).sum(),
+        agreement: std::collections::BTreeMap::new(),
+        stale_share: if stats.windows == 0 { 0.0 } else { stats.stale_windows as f32 / stats.windows as f32 },
+        queue: stats.queued,
+        mode: if line.relayed { "relay" } else { "direct" }.to_owned(),
+    }
+}
+
+fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
+    let (state, reason) = match &stage.seat.state {
+        SeatState::Away { reason } => ("down", Some(reason.clone())),
+        SeatState::Linked => ("waiting", None),
+        SeatState::Assigned(StageState::Idle { .. }) => ("waiting", None),
+        SeatState::Assigned(StageState::Loading { what, .. }) => ("loading", Some(what.clone())),
+        SeatState::Assigned(StageState::Linking) => ("linking", None),
+        SeatState::Assigned(StageState::Ready { .. }) => ("ready", None),
+        SeatState::Assigned(StageState::Failed { reason }) => ("failed", Some(reason.clone())),
+    };
+    StageStatus {
+        address: stage.address.clone(),
+        pid: stage.seat.pid,
+        layers: [stage.layers.start, stage.layers.end],
+        state: state.to_owned(),
+        reason,
+        busy: stage.busy,
+        rtt_ms: stage.rtt.map(|rtt| rtt.as_secs_f32() * 1e3),
+    }
+}
+
+/// The model's vocabulary.
+pub(crate) struct ApiTokenizer {
+    vocab: Arc<Vocab>,
+    /// Ascending.
+    ends: Vec<Token>,
+}
+
+impl ApiTokenizer {
+    pub(crate) fn new(vocab: Arc<Vocab>) -> Self {
+        let mut ends = vocab.end_tokens();
+        ends.sort_unstable();
+        Self { vocab, ends }
+    }
+}
+
+impl Tokenizer for ApiTokenizer {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        // Fails only for texts of more than 2^31 bytes, which no request can carry.
+        self.vocab.tokenize(text, add_special, parse_special).unwrap_or_default()
+    }
+
+    fn piece(&self, token: Token, special: bool, out: &mut Vec<u8>) {
+        self.vocab.append_bytes(token, special, out);
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.ends.binary_search(&token).is_ok()
+    }
+
+    fn n_vocab(&self) -> u32 {
+        self.vocab.n_tokens() as u32
+    }
+}

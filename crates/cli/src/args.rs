@@ -1,0 +1,377 @@
+//! Judged arguments: what the commands get, with every range checked and every default filled in that does not depend
+//! on the model. Flags and `paceline.toml` have been merged before.
+//!
+//! Owns the rules of what goes together. Does not open models, sockets or keys.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use net::{Role, Shape};
+use protocol::RowDtype;
+
+use crate::flags::{EnrollFlags, ServeFlags, SplitFlags, StageFlags, VerifyFlags};
+use crate::line_file::LineFile;
+
+/// Wrong usage: the sentence says what to write instead. Ends the process with exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Stages of a line at most: far beyond any line of machines that still answers quickly.
+pub const MAX_STAGES: u16 = 64;
+/// Sequences at once at most: each has a stream of keys and values of its own on every stage.
+pub const MAX_PARALLEL: u16 = 256;
+/// Threads of a stage at most.
+pub const MAX_THREADS: u16 = 1024;
+
+/// Where the model is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Into this many stages of about equal size.
+    Stages(u16),
+    /// Before these layers, ascending; one stage more than cuts.
+    Before(Vec<u32>),
+}
+
+impl Cut {
+    /// Stages that hold layers.
+    #[must_use]
+    pub fn n_stages(&self) -> usize {
+        match self {
+            Self::Stages(n) => usize::from(*n),
+            Self::Before(layers) => layers.len() + 1,
+        }
+    }
+}
+
+/// Who runs the stages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// This machine: stage 0 in the front process, each of the others in a child of its own.
+    Local,
+    /// Other machines, after this one.
+    Machines {
+        /// `host:port` of each, in order; at least one.
+        addresses: Vec<String>,
+        /// Whether this machine computes no layers.
+        front_only: bool,
+    },
+}
+
+/// `paceline serve`.
+#[derive(Clone, Debug)]
+pub struct ServeArgs {
+    /// The GGUF file, or the first shard of it.
+    pub model: PathBuf,
+    /// The name that the model answers to, beside `default`.
+    pub model_id: String,
+    /// Where HTTP is answered; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Who runs the stages.
+    pub place: Place,
+    /// Where the model is cut; as many stages as `place` has machines, if it has any.
+    pub cut: Cut,
+    /// Positions per sequence; `None` for the model's own, at most 8192.
+    pub context: Option<u32>,
+    /// Sequences at once.
+    pub parallel: u16,
+    /// Threads per stage; `None` to share the cores out.
+    pub threads: Option<u16>,
+    /// Layers per stage on the GPU; `None` for all.
+    pub gpu_layers: Option<u32>,
+    /// The GPU's name.
+    pub device: Option<String>,
+    /// How links are slowed down.
+    pub link: Option<Shape>,
+    /// Whether stages are reached through their neighbours only.
+    pub relay: bool,
+    /// How hidden rows travel.
+    pub row_dtype: RowDtype,
+    /// This machine's key and membership; `None` for the default place.
+    pub cluster: Option<PathBuf>,
+    /// Keys that clients must show, one a line.
+    pub api_key_file: Option<PathBuf>,
+}
+
+/// `paceline stage`.
+#[derive(Clone, Debug)]
+pub struct StageArgs {
+    /// Where fronts and the stage before are awaited.
+    pub listen: SocketAddr,
+    /// This machine's key and membership; `None` for the default place.
+    pub cluster: Option<PathBuf>,
+    /// Where models are looked for.
+    pub models: Option<PathBuf>,
+    /// Threads; `None` for the machine's cores.
+    pub threads: Option<u16>,
+    /// Layers on the GPU; `None` for all.
+    pub gpu_layers: Option<u32>,
+    /// The GPU's name.
+    pub device: Option<String>,
+    /// How the link to the next stage is slowed down.
+    pub link: Option<Shape>,
+    /// Whether a front on this machine started the process: its identity comes on standard input, whose end ends it.
+    pub child: bool,
+}
+
+/// `paceline split`.
+#[derive(Clone, Debug)]
+pub struct SplitArgs {
+    /// The GGUF file, or the first shard of it.
+    pub model: PathBuf,
+    /// Where it is cut.
+    pub cut: Cut,
+    /// The folder for the slices.
+    pub out: PathBuf,
+}
+
+/// `paceline verify`.
+#[derive(Clone, Debug)]
+pub struct VerifyArgs {
+    /// The GGUF file, or the first shard of it.
+    pub model: PathBuf,
+    /// Where it is cut.
+    pub cut: Cut,
+    /// Threads per stage; `None` for the machine's cores.
+    pub threads: Option<u16>,
+}
+
+/// `paceline cluster enroll`: one step of an enrolment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnrollArgs {
+    /// Make this machine's key and write its request.
+    Request {
+        /// Where to.
+        file: PathBuf,
+    },
+    /// Sign a request with the cluster's root key.
+    Sign {
+        /// The request.
+        request: PathBuf,
+        /// As what.
+        role: Role,
+        /// A name for people.
+        name: String,
+        /// Days until the membership ends.
+        days: u32,
+    },
+    /// Take the membership written for this machine.
+    Join {
+        /// The membership.
+        membership: PathBuf,
+    },
+}
+
+fn usage<T>(sentence: impl Into<String>) -> anyhow::Result<T> {
+    Err(Usage(sentence.into()).into())
+}
+
+fn model(given: Option<PathBuf>, command: &str) -> anyhow::Result<PathBuf> {
+    match given {
+        None => usage(format!("name a model: `paceline {command} MODEL`")),
+        Some(path) if path.to_str().is_some_and(|text| text.starts_with("hf:")) => {
+            usage("fetching a model by name comes with a later version of Paceline: name a GGUF file")
+        }
+        Some(path) => Ok(path),
+    }
+}
+
+fn within(name: &str, value: Option<u16>, max: u16) -> anyhow::Result<Option<u16>> {
+    match value {
+        Some(n) if n == 0 || n > max => usage(format!("{name} must be 1 to {max}, not {n}")),
+        other => Ok(other),
+    }
+}
+
+/// An address to listen on: `host:port`, `:port` for loopback, or a port alone.
+fn address(given: &str) -> anyhow::Result<SocketAddr> {
+    let text = match given.strip_prefix(':').unwrap_or(given) {
+        port if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => format!("127.0.0.1:{port}"),
+        _ => given.to_owned(),
+    };
+    let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    found.ok_or_else(|| Usage(format!("`{given}` is no address to listen on: write host:port")).into())
+}
+
+/// A stage's address: it is resolved when it is dialled, so only its form is checked.
+fn stage_address(given: &str) -> anyhow::Result<String> {
+    match given.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Ok(given.to_owned())
+        }
+        _ => usage(format!("`{given}` is no address of a stage: write host:port")),
+    }
+}
+
+fn shape(given: Option<String>) -> anyhow::Result<Option<Shape>> {
+    given.map(|text| text.parse::<Shape>().map_err(|why| Usage(format!("--link {text}: {why}")).into())).transpose()
+}
+
+fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
+    match given {
+        None | Some("f32") => Ok(RowDtype::F32),
+        Some("bf16") => Ok(RowDtype::Bf16),
+        Some("f16") => Ok(RowDtype::F16),
+        Some("q8") => Ok(RowDtype::Q8),
+        Some(other) => usage(format!("--row-dtype must be f32, bf16, f16 or q8, not `{other}`")),
+    }
+}
+
+/// Where to cut, from `--stages` and `--cuts`, which must agree when both are given.
+fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut>> {
+    let stages = within("--stages", stages, MAX_STAGES)?;
+    let Some(cuts) = cuts else { return Ok(stages.map(Cut::Stages)) };
+    if cuts.first() == Some(&0) || cuts.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return usage("--cuts must be layers after 0 in ascending order, for example 10,20");
+    }
+    if cuts.len() >= usize::from(MAX_STAGES) {
+        return usage(format!("--cuts makes more than {MAX_STAGES} stages: give fewer layers"));
+    }
+    match stages {
+        Some(n) if usize::from(n) != cuts.len() + 1 => {
+            usage(format!("--cuts makes {} stages but --stages says {n}: leave one of them out", cuts.len() + 1))
+        }
+        _ => Ok(Some(Cut::Before(cuts))),
+    }
+}
+
+fn file_stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+impl ServeArgs {
+    pub(crate) fn from_flags(flags: ServeFlags) -> anyhow::Result<Self> {
+        let model = model(flags.model, "serve")?;
+        let (place, cut) = match (flags.line, flags.stage) {
+            (None, None) => {
+                if flags.front_only == Some(true) {
+                    return usage("--front-only needs machines that compute: name them with --stage or --line");
+                }
+                (Place::Local, cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(1)))
+            }
+            (Some(_), Some(_)) => return usage("name the machines with --stage or with --line, not with both"),
+            (line, stage) => {
+                if flags.stages.is_some() {
+                    return usage("--stages is for one machine: leave it out when machines are named");
+                }
+                let front_only = flags.front_only.unwrap_or(false);
+                machines(line.as_deref(), stage.unwrap_or_default(), front_only, flags.cuts)?
+            }
+        };
+        if flags.ctx == Some(0) {
+            return usage("--ctx must be at least 1");
+        }
+        Ok(Self {
+            model_id: model_id(flags.model_id, &model)?,
+            model,
+            listen: address(flags.listen.as_deref().unwrap_or("127.0.0.1:8080"))?,
+            place,
+            cut,
+            context: flags.ctx,
+            parallel: within("--parallel", flags.parallel, MAX_PARALLEL)?.unwrap_or(4),
+            threads: within("--threads", flags.threads, MAX_THREADS)?,
+            gpu_layers: flags.gpu_layers,
+            device: flags.device,
+            link: shape(flags.link)?,
+            relay: flags.relay.unwrap_or(false),
+            row_dtype: row_dtype(flags.row_dtype.as_deref())?,
+            cluster: flags.cluster,
+            api_key_file: flags.api_key_file,
+        })
+    }
+}
+
+fn model_id(given: Option<String>, model: &Path) -> anyhow::Result<String> {
+    match given {
+        Some(id) if id.trim().is_empty() => usage("--model-id must not be empty"),
+        Some(id) => Ok(id),
+        None => Ok(file_stem(model)),
+    }
+}
+
+/// The line over several machines: named by flags, or by a file that may also say who computes which layers.
+fn machines(
+    line: Option<&Path>, named: Vec<String>, front_only: bool, cuts: Option<Vec<u32>>,
+) -> anyhow::Result<(Place, Cut)> {
+    let (named, file_cuts) = match line {
+        Some(path) => LineFile::read(path)?.resolve(front_only).with_context(|| path.display().to_string())?,
+        None => (named, None),
+    };
+    let addresses = named.iter().map(|given| stage_address(given)).collect::<anyhow::Result<Vec<_>>>()?;
+    let n_stages = addresses.len() + usize::from(!front_only);
+    let stages = u16::try_from(n_stages).ok().filter(|n| *n <= MAX_STAGES);
+    let Some(stages) = stages.filter(|_| !addresses.is_empty()) else {
+        return usage(format!("a line has 1 to {MAX_STAGES} machines, not {n_stages}"));
+    };
+    if cuts.is_some() && file_cuts.is_some() {
+        return usage("--cuts and the line file both say who computes which layers: leave one of them out");
+    }
+    let cut = match cut(None, cuts.or(file_cuts))? {
+        Some(cut) if cut.n_stages() != n_stages => {
+            return usage(format!("{n_stages} machines compute, so --cuts needs {} layers", n_stages - 1));
+        }
+        Some(cut) => cut,
+        None => Cut::Stages(stages),
+    };
+    Ok((Place::Machines { addresses, front_only }, cut))
+}
+
+impl StageArgs {
+    pub(crate) fn from_flags(flags: StageFlags) -> anyhow::Result<Self> {
+        Ok(Self {
+            listen: address(flags.listen.as_deref().unwrap_or("0.0.0.0:7411"))?,
+            cluster: flags.cluster,
+            models: flags.models,
+            threads: within("--threads", flags.threads, MAX_THREADS)?,
+            gpu_layers: flags.gpu_layers,
+            device: flags.device,
+            link: shape(flags.link)?,
+            child: flags.child.unwrap_or(false),
+        })
+    }
+}
+
+impl SplitArgs {
+    pub(crate) fn from_flags(flags: SplitFlags) -> anyhow::Result<Self> {
+        let model = model(flags.model, "split")?;
+        let Some(cut) = cut(flags.stages, flags.cuts)? else {
+            return usage("say where to cut with --stages N or --cuts A,B");
+        };
+        let Some(out) = flags.out else { return usage("name a folder for the slices with --out DIR") };
+        Ok(Self { model, cut, out })
+    }
+}
+
+impl VerifyArgs {
+    pub(crate) fn from_flags(flags: VerifyFlags) -> anyhow::Result<Self> {
+        Ok(Self {
+            model: model(flags.model, "verify")?,
+            cut: cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(3)),
+            threads: within("--threads", flags.threads, MAX_THREADS)?,
+        })
+    }
+}
+
+impl EnrollArgs {
+    pub(crate) fn from_flags(flags: EnrollFlags) -> anyhow::Result<Self> {
+        if let Some(file) = flags.request {
+            return Ok(Self::Request { file });
+        }
+        if let Some(membership) = flags.join {
+            return Ok(Self::Join { membership });
+        }
+        let Some(request) = flags.sign else { return usage("name the request: `paceline cluster enroll FILE`") };
+        let role = match flags.role.as_str() {
+            "stage" => Role::Stage,
+            "front" => Role::Front,
+            other => return usage(format!("--role must be stage or front, not `{other}`")),
+        };
+        // A century: beyond it the date arithmetic of certificates ends.
+        if flags.days == 0 || flags.days > 36_500 {
+            return usage(format!("--days must be 1 to 36500, not {}", flags.days));
+        }
+        let name = flags.name.unwrap_or_else(|| file_stem(&request));
+        Ok(Self::Sign { request, role, name, days: flags.days })
+    }
+}

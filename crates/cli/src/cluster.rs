@@ -1,0 +1,234 @@
+//! The cluster's files and the three steps that make a machine a member.
+//!
+//! | file in the cluster's folder | secret | holds |
+//! |---|---|---|
+//! | `root.key` | yes | the cluster's root key, on the machine that made it |
+//! | `node.key` | yes | this machine's key, while its request waits to be signed |
+//! | `node.pem` | yes | this machine's key and membership |
+//! | `members/NAME.member` | no | what the root signed, one file per machine |
+//!
+//! Owns these files. What a key, request or membership *is* belongs to `net`.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use net::{ClusterRoot, Identity, Membership, NodeKey, Role};
+
+use crate::args::{EnrollArgs, Usage};
+use crate::paths;
+
+const ROOT: &str = "root.key";
+const KEY: &str = "node.key";
+const IDENTITY: &str = "node.pem";
+const MEMBERS: &str = "members";
+const DAY: Duration = Duration::from_secs(86_400);
+/// A request or membership is a few kilobytes of text; anything much larger is another kind of file.
+const MAX_PEM_BYTES: u64 = 64 * 1024;
+
+/// This machine's identity, from `file` or from the default place.
+///
+/// # Errors
+/// If there is none, with what to do about it, or if it cannot be used.
+pub(crate) fn identity(file: Option<&Path>) -> anyhow::Result<Identity> {
+    let path = file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
+    if !path.exists() {
+        bail!(
+            "this machine is in no cluster ({} does not exist): run `paceline cluster new` on the first machine and \
+             see `paceline cluster --help` for the others",
+            path.display()
+        );
+    }
+    Identity::load(&path).with_context(|| path.display().to_string())
+}
+
+/// `cluster new`.
+pub(crate) fn new(dir: &Path) -> anyhow::Result<()> {
+    let root_file = dir.join(ROOT);
+    for file in [&root_file, &dir.join(IDENTITY)] {
+        if file.exists() {
+            bail!("this machine is in a cluster already: {} exists (use another --dir for another cluster)", file.display());
+        }
+    }
+    private_dir(dir)?;
+    let root = ClusterRoot::new()?;
+    let front = root.issue(Role::Front, None)?;
+    root.save(&root_file)?;
+    front.save(&dir.join(IDENTITY))?;
+    say(&[
+        format!("new cluster in {}; this machine is its front, {}", dir.display(), front.node()),
+        format!("keep a copy of {} offline: it can enrol machines, and is needed for nothing else", root_file.display()),
+    ])
+}
+
+/// `cluster show`.
+pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
+    let mut lines = vec![format!("cluster folder: {}", dir.display())];
+    let identity_file = dir.join(IDENTITY);
+    if identity_file.exists() {
+        lines.push(format!("this machine:   {}", describe(identity(Some(&identity_file))?.membership())));
+    } else if dir.join(KEY).exists() {
+        let key = NodeKey::load(&dir.join(KEY)).context("this machine's key")?;
+        lines.push(format!("this machine:   {}, waits for its membership (`cluster enroll --join FILE`)", key.id()));
+    } else {
+        lines.push("this machine:   in no cluster (`cluster new` or `cluster enroll --request FILE`)".to_owned());
+    }
+    if dir.join(ROOT).exists() {
+        lines.push("root key:       here".to_owned());
+        for (name, member) in members(dir)? {
+            lines.push(format!("member {name}: {}", describe(&member)));
+        }
+    } else {
+        lines.push("root key:       not here; the machine that has it lists the members".to_owned());
+    }
+    say(&lines)
+}
+
+/// `cluster enroll`.
+pub(crate) fn enroll(dir: &Path, step: EnrollArgs) -> anyhow::Result<()> {
+    match step {
+        EnrollArgs::Request { file } => request(dir, &file),
+        EnrollArgs::Sign { request, role, name, days } => sign(dir, &request, role, &name, days),
+        EnrollArgs::Join { membership } => join(dir, &membership),
+    }
+}
+
+fn request(dir: &Path, file: &Path) -> anyhow::Result<()> {
+    let identity_file = dir.join(IDENTITY);
+    if identity_file.exists() {
+        bail!("this machine is a member already: remove {} to enrol it anew", identity_file.display());
+    }
+    private_dir(dir)?;
+    let key_file = dir.join(KEY);
+    let key = if key_file.exists() {
+        NodeKey::load(&key_file).with_context(|| key_file.display().to_string())?
+    } else {
+        let key = NodeKey::generate()?;
+        key.save(&key_file)?;
+        key
+    };
+    write(file, &net::enroll_request(&key)?)?;
+    say(&[format!(
+        "request of {} written to {}: sign it with `paceline cluster enroll {}` where the root key is",
+        key.id(),
+        file.display(),
+        file.display()
+    )])
+}
+
+fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow::Result<()> {
+    let root_file = dir.join(ROOT);
+    if !root_file.exists() {
+        bail!("the root key is not here ({}): sign on the machine that ran `paceline cluster new`", root_file.display());
+    }
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+        return Err(Usage(format!("--name `{name}` may hold only letters, digits, dots, dashes and underscores")).into());
+    }
+    let root = ClusterRoot::load(&root_file).with_context(|| root_file.display().to_string())?;
+    let text = read(request)?;
+    let expires = now() + DAY * days;
+    let answer = root.enroll(&text, role, Some(expires)).with_context(|| request.display().to_string())?;
+    let member = Membership::from_answer(&answer)?;
+    private_dir(&dir.join(MEMBERS))?;
+    write(&dir.join(MEMBERS).join(format!("{name}.member")), &answer)?;
+    let out = appended(request, ".member");
+    write(&out, &answer)?;
+    say(&[
+        format!("{name} enrolled: {}", describe(&member)),
+        format!("carry {} to that machine and run `paceline cluster enroll --join` on it there", out.display()),
+    ])
+}
+
+fn join(dir: &Path, membership: &Path) -> anyhow::Result<()> {
+    let key_file = dir.join(KEY);
+    if !key_file.exists() {
+        bail!("this machine has made no request: run `paceline cluster enroll --request FILE` here first");
+    }
+    let key = NodeKey::load(&key_file).with_context(|| key_file.display().to_string())?;
+    let answer = read(membership)?;
+    let identity =
+        Identity::from_enrolment(key, &answer).with_context(|| membership.display().to_string())?;
+    identity.save(&dir.join(IDENTITY))?;
+    // The key now lives in the identity; a second copy would only be one more to guard.
+    fs::remove_file(&key_file).with_context(|| format!("could not remove {}", key_file.display()))?;
+    say(&[format!("this machine is a member: {}", describe(identity.membership()))])
+}
+
+/// The machines that this root has signed, by name.
+fn members(dir: &Path) -> anyhow::Result<Vec<(String, Membership)>> {
+    let dir = dir.join(MEMBERS);
+    let mut found = Vec::new();
+    if !dir.exists() {
+        return Ok(found);
+    }
+    for entry in fs::read_dir(&dir).with_context(|| format!("could not list {}", dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "member") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let member = Membership::from_answer(&read(&path)?).with_context(|| path.display().to_string())?;
+            found.push((name, member));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+fn describe(member: &Membership) -> String {
+    let end = match member.expires.duration_since(now()) {
+        Ok(left) => format!("membership ends in {} days", left.as_secs() / DAY.as_secs()),
+        Err(_) => "membership HAS ENDED: enrol it anew".to_owned(),
+    };
+    format!("{} {}, {end}", member.role, member.node.short())
+}
+
+#[allow(clippy::disallowed_methods, reason = "memberships end at a date, and this is the outermost layer")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+fn appended(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let size = fs::metadata(path).with_context(|| format!("could not read {}", path.display()))?.len();
+    if size > MAX_PEM_BYTES {
+        bail!("{} is too large to be a request or membership", path.display());
+    }
+    fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))
+}
+
+/// Writes a whole file under its name or not at all. What this module writes itself is no secret.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let temporary = appended(path, &format!(".{}", std::process::id()));
+    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to tell.
+        drop(fs::remove_file(&temporary));
+    }
+    written.with_context(|| format!("could not write {}", path.display()))
+}
+
+/// Makes a folder that only its owner may enter.
+fn private_dir(dir: &Path) -> anyhow::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt as _;
+        builder.mode(0o700);
+    }
+    builder.create(dir).with_context(|| format!("could not make the folder {}", dir.display()))
+}
+
+fn say(lines: &[String]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! What a person may write: the flags of every command and, with the same names, the keys of `paceline.toml`.
+//!
+//! Owns names, help texts and which source wins. Does not judge values: [`crate::args`] does, once for both sources.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use serde::Deserialize;
+
+const OVERVIEW: &str = "\
+Paceline serves one large language model from several ordinary machines. The model's layers are cut into ranges, one
+per stage; a token visits every stage. Clients speak the OpenAI API to the front.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Serve a model from this machine and talk to it:
+      paceline serve model.gguf
+      curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+          -d '{\"model\":\"default\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
+
+  The same from three processes on this machine:
+      paceline serve model.gguf --stages 3
+
+  From two machines (once: `paceline cluster new` on the first, see `paceline cluster --help`):
+      second$ paceline stage --models ~/models
+      first$  paceline serve model.gguf --stage second:7411
+
+Every flag can be a key of a file given with --config: flags of `serve` belong under [serve], and so on.
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  paceline serve model.gguf                                   one process
+  paceline serve model.gguf --stages 3                        three processes, layers shared out by size
+  paceline serve model.gguf --cuts 10,20                      three processes, cut before layers 10 and 20
+  paceline serve model.gguf --stage b:7411 --stage c:7411     this machine, then b, then c
+  paceline serve model.gguf --stages 2 --link delay=10ms,rate=100mbit
+                                                              try how the line feels over a slow network
+
+The port opens at once; until a token has passed through every stage, requests get 503 with the reason and progress.
+The model answers to its file's name without the ending (or --model-id), and to `default`.";
+
+const STAGE_EXAMPLES: &str = "\
+Examples:
+  paceline stage --models /data/models                        wait on port 7411 for a front of this cluster
+  paceline stage --listen 10.0.0.2:7411 --threads 8
+
+A stage waits empty until a front of the same cluster gives it a range of layers. It finds the model by its content,
+not by its name, in --models or among the slices that it keeps. The machine needs to be enrolled first: see
+`paceline cluster --help`.";
+
+const CLUSTER_EXAMPLES: &str = "\
+A cluster is the set of machines that trust each other: a root key signs each machine's own key.
+
+  first$   paceline cluster new                     makes the root key and enrols this machine as the front
+  second$  paceline cluster enroll --request FILE   makes this machine's key; writes a request, which is no secret
+  first$   paceline cluster enroll FILE             signs the request; writes FILE.member, no secret either
+  second$  paceline cluster enroll --join FILE.member
+
+A line of processes on one machine (`serve --stages N`) needs none of this.";
+
+const SPLIT_EXAMPLES: &str = "\
+Examples:
+  paceline split model.gguf --stages 3 --out slices           ranges of about equal size
+  paceline split model.gguf --cuts 10,20 --out slices         layers 0 to 9, 10 to 19, 20 to the end
+
+`serve` cuts by itself and keeps the slices; this command is for looking at them or carrying them elsewhere.";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  paceline verify model.gguf                                  three stages
+  paceline verify model.gguf --cuts 1,7
+
+Runs the real slices over real links beside the whole model, on random and on text prompts, and prints the largest
+difference of a logit and the first token that differs. Exit code 1 if there is any.";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, about = "One model, a line of machines, the OpenAI API.")]
+#[command(long_about = OVERVIEW, after_help = EXAMPLES, max_term_width = 110, disable_help_subcommand = true)]
+pub(crate) struct CommandLine {
+    #[command(flatten)]
+    pub(crate) global: GlobalFlags,
+    #[command(subcommand)]
+    pub(crate) command: CommandFlags,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct GlobalFlags {
+    /// Read settings from this TOML file; flags win over it
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Log more to standard error: -v for information, -vv for details, -vvv for everything
+    #[arg(short = 'v', global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Log by this filter instead, for example `info,net=debug`
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+/// One command with its flags.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CommandFlags {
+    /// Serve a model over HTTP from a line of stages
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(Box<ServeFlags>),
+    /// Lend this machine to a front: wait for a range of layers and compute it
+    #[command(after_help = STAGE_EXAMPLES)]
+    Stage(StageFlags),
+    /// Say which machines trust each other
+    #[command(after_help = CLUSTER_EXAMPLES)]
+    Cluster(ClusterFlags),
+    /// Cut a model into slices, one file per range of layers
+    #[command(after_help = SPLIT_EXAMPLES)]
+    Split(SplitFlags),
+    /// Say what a model, a slice or a folder of slices holds
+    Inspect {
+        /// A GGUF file (the first of several is fine) or a folder of slices
+        path: PathBuf,
+    },
+    /// Check that a line computes exactly what the whole model computes
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify(VerifyFlags),
+}
+
+/// Lets every field given here win over the same field of a file.
+macro_rules! layered {
+    ($name:ident: $($field:ident),+ $(,)?) => {
+        impl $name {
+            /// These settings where they say something, `below` elsewhere.
+            pub(crate) fn over(self, below: Self) -> Self {
+                Self { $($field: self.$field.or(below.$field)),+ }
+            }
+        }
+    };
+}
+
+/// Settings of `serve`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct ServeFlags {
+    /// The model: a GGUF file (the first of several is fine)
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+    /// Answer HTTP here [default: 127.0.0.1:8080; port 0 takes a free one]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// Cut the model into N stages, each a process on this machine [default: 1]
+    #[arg(long, value_name = "N", conflicts_with_all = ["line", "stage"])]
+    pub(crate) stages: Option<u16>,
+    /// Begin stages 1, 2, … at these layers instead of sharing out by size
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cuts: Option<Vec<u32>>,
+    /// Take the other machines, in order, from this TOML file
+    #[arg(long, value_name = "FILE", conflicts_with = "stage")]
+    pub(crate) line: Option<PathBuf>,
+    /// Another machine's stage, in order; give it once per machine
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) stage: Option<Vec<String>>,
+    /// Compute no layers here: leave all to the named machines
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) front_only: Option<bool>,
+    /// Positions per sequence [default: what the model was trained for, at most 8192]
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<u32>,
+    /// Sequences computed at once [default: 4]
+    #[arg(long, value_name = "N")]
+    pub(crate) parallel: Option<u16>,
+    /// Threads per stage [default: this machine's cores, shared out]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u16>,
+    /// Layers per stage to keep on the GPU [default: all, if there is one]
+    #[arg(long, value_name = "N")]
+    pub(crate) gpu_layers: Option<u32>,
+    /// The GPU to use, by its name in `-v` output
+    #[arg(long, value_name = "D")]
+    pub(crate) device: Option<String>,
+    /// Make every link behave like this network: delay=10ms,jitter=2ms,rate=100mbit,loss=0.1%
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) link: Option<String>,
+    /// Reach every stage through its neighbour instead of directly
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) relay: Option<bool>,
+    /// How hidden rows travel: f32 (exact), bf16, f16 or q8 [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) row_dtype: Option<String>,
+    /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// Ask clients for one of the keys in this file, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// The name that the model answers to [default: its file's name without the ending]
+    #[arg(long, value_name = "ID")]
+    pub(crate) model_id: Option<String>,
+}
+
+layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
+    link, relay, row_dtype, cluster, api_key_file, model_id);
+
+/// Settings of `stage`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct StageFlags {
+    /// Wait for fronts here [default: 0.0.0.0:7411]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// This machine's key and membership [default: those that `cluster enroll --join` left]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// Look for models in this folder, whatever their names
+    #[arg(long, value_name = "DIR")]
+    pub(crate) models: Option<PathBuf>,
+    /// Threads [default: this machine's cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u16>,
+    /// Layers to keep on the GPU [default: all, if there is one]
+    #[arg(long, value_name = "N")]
+    pub(crate) gpu_layers: Option<u32>,
+    /// The GPU to use, by its name in `-v` output
+    #[arg(long, value_name = "D")]
+    pub(crate) device: Option<String>,
+    /// Make the link to the next stage behave like this network
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) link: Option<String>,
+    /// Started by a front: membership and peer come on standard input, and the end of it ends the process
+    #[arg(long, hide = true, num_args = 0, default_missing_value = "true")]
+    #[serde(skip)]
+    pub(crate) child: Option<bool>,
+}
+
+layered!(StageFlags: listen, cluster, models, threads, gpu_layers, device, link, child);
+
+/// Settings of `split`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct SplitFlags {
+    /// The model: a GGUF file (the first of several is fine)
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+    /// Cut into N ranges of about equal size
+    #[arg(long, value_name = "N", conflicts_with = "cuts")]
+    pub(crate) stages: Option<u16>,
+    /// Cut before these layers
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cuts: Option<Vec<u32>>,
+    /// Write the slices and their manifest into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+layered!(SplitFlags: model, stages, cuts, out);
+
+/// Settings of `verify`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct VerifyFlags {
+    /// The model: a GGUF file (the first of several is fine)
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+    /// Cut into N stages [default: 3]
+    #[arg(long, value_name = "N", conflicts_with = "cuts")]
+    pub(crate) stages: Option<u16>,
+    /// Begin stages 1, 2, … at these layers
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) cuts: Option<Vec<u32>>,
+    /// Threads per stage [default: this machine's cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u16>,
+}
+
+layered!(VerifyFlags: model, stages, cuts, threads);
+
+/// What to do with the cluster.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterFlags {
+    /// Keep keys and memberships in this folder [default: ~/.config/paceline/cluster]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) action: ClusterAction,
+}
+
+/// The actions of `cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterAction {
+    /// Make the root key of a new cluster and enrol this machine as its front
+    New,
+    /// Say who this machine is and which machines are enrolled
+    Show,
+    /// Make a member of a machine: it asks (--request), the cluster's root signs, it takes the answer (--join)
+    #[command(after_help = CLUSTER_EXAMPLES)]
+    Enroll(EnrollFlags),
+}
+
+/// The three steps of an enrolment, one at a time.
+#[derive(Debug, Args)]
+pub(crate) struct EnrollFlags {
+    /// Sign this request; the membership goes beside it, ending in .member
+    #[arg(value_name = "REQUEST", required_unless_present_any = ["request", "join"])]
+    pub(crate) sign: Option<PathBuf>,
+    /// Make this machine's key and write its request here
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sign", "join"])]
+    pub(crate) request: Option<PathBuf>,
+    /// Take the membership that was written for this machine
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sign"])]
+    pub(crate) join: Option<PathBuf>,
+    /// Sign it as this: stage, or front for one more machine that serves
+    #[arg(long, default_value = "stage", value_name = "ROLE")]
+    pub(crate) role: String,
+    /// A name for people, shown by `cluster show` [default: the request's file name]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Days until the membership ends
+    #[arg(long, default_value_t = 365, value_name = "N")]
+    pub(crate) days: u32,
+}

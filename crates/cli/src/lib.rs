@@ -1,0 +1,120 @@
+//! The command line of Paceline: arguments, configuration, wiring and words for people.
+//!
+//! Owns: what a person may write, `paceline.toml`, exit codes, progress bars, where files are kept, and the wiring of
+//! engines, links and HTTP into a process. Does not own: any policy; the crates below decide what a line does.
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod cluster;
+mod config;
+mod flags;
+mod inspect;
+mod later;
+mod line_file;
+mod logging;
+pub mod paths;
+pub mod progress;
+mod serve;
+pub mod slices;
+mod split;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue};
+
+use crate::args::{EnrollArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::config::Config;
+use crate::flags::{ClusterAction, CommandFlags, CommandLine};
+
+/// What the process ends with.
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+
+/// Runs the command line and says how it ended: 0 done, 1 failed, 2 wrong usage.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let line = match CommandLine::try_parse_from(argv) {
+        Ok(line) => line,
+        Err(error) => return wrong_usage(&error),
+    };
+    match run(line) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn run(line: CommandLine) -> anyhow::Result<()> {
+    let config = Config::read(line.global.config.as_deref())?;
+    logging::start(line.global.log.as_deref().or(config.log.as_deref()), line.global.verbose)?;
+    match line.command {
+        CommandFlags::Serve(flags) => serve::run(ServeArgs::from_flags(flags.over(config.serve))?),
+        CommandFlags::Stage(flags) => stage::run(StageArgs::from_flags(flags.over(config.stage))?),
+        CommandFlags::Verify(flags) => verify::run(VerifyArgs::from_flags(flags.over(config.verify))?),
+        CommandFlags::Split(flags) => split::run(&SplitArgs::from_flags(flags.over(config.split))?),
+        CommandFlags::Inspect { path } => inspect::run(&path),
+        CommandFlags::Cluster(flags) => {
+            let dir = flags.dir.map_or_else(paths::cluster_dir, Ok)?;
+            match flags.action {
+                ClusterAction::New => cluster::new(&dir),
+                ClusterAction::Show => cluster::show(&dir),
+                ClusterAction::Enroll(flags) => cluster::enroll(&dir, EnrollArgs::from_flags(flags)?),
+            }
+        }
+    }
+}
+
+/// One sentence on standard error. A reader that went away (`paceline inspect … | head`) is no failure.
+fn report(error: &anyhow::Error) -> ExitCode {
+    let closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(closed) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("paceline: {}", one_line(&format!("{error:#}")));
+    let usage = error.chain().any(|cause| cause.is::<Usage>());
+    ExitCode::from(if usage { WRONG_USAGE } else { FAILED })
+}
+
+/// Help goes to standard output and is success; anything else is one sentence.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nobody is left to tell if standard output is closed.
+        drop(error.print());
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        drop(error.print());
+        return ExitCode::from(WRONG_USAGE);
+    }
+    eprintln!("paceline: {}", usage_sentence(error));
+    ExitCode::from(WRONG_USAGE)
+}
+
+fn usage_sentence(error: &clap::Error) -> String {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
+        if let Some(ContextValue::String(name)) = error.get(kind)
+            && let Some(sentence) = later::sentence(name)
+        {
+            return sentence;
+        }
+    }
+    let text = error.render().to_string();
+    let what = text.split("\n\n").next().unwrap_or_default();
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+    let what = one_line(what.trim_start_matches("error: "));
+    tip.map_or_else(
+        || format!("{what} (see `paceline --help`)"),
+        |tip| format!("{what}; {}", one_line(tip)),
+    )
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

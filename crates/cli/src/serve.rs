@@ -1,0 +1,306 @@
+//! `paceline serve`: HTTP at once, then the model, the line, and the children that compute it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gguf::Model;
+use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
+use llama::Vocab;
+use net::{DialOptions, Heartbeat, Identity, LinkOptions};
+use protocol::{Generation, KvType, LayerRange, ModelId};
+use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api::{ApiLine, ApiTokenizer};
+use crate::args::{Place, ServeArgs};
+use crate::children::{self, ChildPlan};
+use crate::engines::{EngineOptions, Engines};
+use crate::progress::Reporter;
+use crate::slices::{self, Slices, Step};
+use crate::{cluster, signals};
+
+/// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
+/// the start, and few conversations are longer.
+const DEFAULT_CONTEXT: u32 = 8192;
+/// Rows in one engine call: llama.cpp's own default for a micro-batch.
+const MAX_ROWS: u32 = 512;
+/// The local stage's engine ends with the front, so nothing is ever leased.
+const NO_LEASE: std::time::Duration = std::time::Duration::ZERO;
+
+pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let api_keys = args.api_key_file.as_deref().map(ApiKeys::load).transpose()?;
+    if api_keys.is_none() && !args.listen.ip().is_loopback() {
+        eprintln!("Warning: {} can be reached from other machines; protect it with --api-key-file.", args.listen);
+    }
+    // A cluster that is not there is told before anything takes time.
+    let identities = Identities::of(&args)?;
+    let runtime = signals::runtime()?;
+    let served = runtime.block_on(serve(args, identities, ApiConfig { api_keys, ..ApiConfig::default() }));
+    // An engine that is still loading cannot be interrupted and must not hold up the end.
+    runtime.shutdown_background();
+    served
+}
+
+/// Who is who on the line.
+struct Identities {
+    front: Identity,
+    /// Of the local children, stage 1 first.
+    children: Vec<Identity>,
+}
+
+impl Identities {
+    fn of(args: &ServeArgs) -> anyhow::Result<Self> {
+        match &args.place {
+            Place::Local => {
+                let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1)?;
+                Ok(Self { front, children })
+            }
+            Place::Machines { .. } => {
+                Ok(Self { front: cluster::identity(args.cluster.as_deref())?, children: Vec::new() })
+            }
+        }
+    }
+}
+
+async fn serve(args: ServeArgs, identities: Identities, config: ApiConfig) -> anyhow::Result<()> {
+    let http = Server::bind(args.listen).await?;
+    let address = http.local_addr();
+    eprintln!("{} is starting on http://{address}", args.model_id);
+    let line = Arc::new(ApiLine::default());
+    line.starting("reading the model", None);
+    let api = Api::new(Arc::clone(&line) as Arc<dyn server::Line>, config);
+    let (stop, stopped) = watch::channel(false);
+    let mut serving = tokio::spawn(http.serve(api.clone(), async move {
+        let mut stopped = stopped;
+        // The sender lives as long as this function.
+        let _ = stopped.wait_for(|&stop| stop).await;
+    }));
+    let started = tokio::select! {
+        started = start(&args, identities, &line, &api) => started?,
+        served = &mut serving => return Ok(served??),
+        () = signals::shutdown() => return Ok(()),
+    };
+    let watching = tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
+    tokio::select! {
+        served = &mut serving => return Ok(served??),
+        () = signals::shutdown() => eprintln!("Stopping: running requests may finish for a few seconds."),
+    }
+    stop.send_replace(true);
+    tokio::select! {
+        served = serving => served??,
+        () = signals::shutdown() => {}
+    }
+    watching.abort();
+    Ok(())
+}
+
+/// Tells whenever the line becomes ready or is lost.
+async fn announce(front: Front, name: String) {
+    let mut changes = front.changes();
+    let mut was_ready = false;
+    loop {
+        match front.readiness() {
+            LineReadiness::Ready if !was_ready => {
+                was_ready = true;
+                eprintln!("Ready: {name}");
+            }
+            LineReadiness::NotReady { reason, .. } if was_ready => {
+                was_ready = false;
+                eprintln!("Not ready: {reason}");
+            }
+            LineReadiness::Ready | LineReadiness::NotReady { .. } => {}
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A line in the making; the children end when it is dropped.
+struct Started {
+    front: Front,
+    _children: Vec<Supervisor>,
+}
+
+/// A child's supervisor; ends with its owner, and the child with it.
+struct Supervisor(JoinHandle<()>);
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What was read of the model before anything runs.
+struct Prepared {
+    slices: Slices,
+    info: ModelInfo,
+    vocab: Arc<Vocab>,
+    context: u32,
+}
+
+async fn start(args: &ServeArgs, identities: Identities, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
+    let (for_reading, of_line) = (args.clone(), Arc::clone(line));
+    let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
+    let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab)));
+    api.set_model(prepared.info.clone(), tokenizer)?;
+    let started = form(args, identities, &prepared);
+    line.started(started.front.clone());
+    Ok(started)
+}
+
+/// Reads the model, cuts it if need be, and loads its vocabulary.
+fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
+    let mut reporter = Reporter::default();
+    let slices = slices::ensure(&args.model, &args.cut, &mut |step: Step, done, total| {
+        reporter.set(step, done, total);
+        line.starting(step.words(), Some(done as f32 / total.max(1) as f32));
+    })?;
+    drop(reporter);
+    line.starting("loading the vocabulary", None);
+    let model = Model::open(&args.model)?;
+    let vocab = Arc::new(Vocab::load(&slices.vocab)?);
+    let trained = model.arch_u32("context_length");
+    let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
+    let info = model_info(args, &model, &slices, &vocab, context)?;
+    Ok(Prepared { slices, info, vocab, context })
+}
+
+fn model_info(
+    args: &ServeArgs, model: &Model, slices: &Slices, vocab: &Vocab, context: u32,
+) -> anyhow::Result<ModelInfo> {
+    let text = |token: Option<protocol::Token>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
+    let modified = std::fs::metadata(&args.model)?.modified()?;
+    let n_params = model.tensors().iter().map(|tensor| tensor.row_elements() * tensor.n_rows()).sum();
+    Ok(ModelInfo {
+        id: args.model_id.clone(),
+        chat_template: vocab.chat_template(None),
+        bos: text(vocab.bos()),
+        eos: text(vocab.eos()),
+        context,
+        trained_context: model.arch_u32("context_length"),
+        n_params: Some(n_params),
+        architecture: model.arch().to_owned(),
+        created: modified.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
+        fingerprint: format!("fp_{}", slices::short(slices.identity)),
+    })
+}
+
+/// Starts the front, the stage in this process and the children.
+fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Started {
+    let n_stages = prepared.slices.plan.stages.len();
+    let local = match &args.place {
+        Place::Local => n_stages,
+        Place::Machines { front_only, .. } => usize::from(!front_only),
+    };
+    let threads = args.threads.map_or_else(|| (signals::cores() / local.max(1) as u32).max(1), u32::from);
+    let mut dial = DialOptions::default();
+    dial.link.shape.clone_from(&args.link);
+    let front_id = identities.front.node();
+    let mut specs = Vec::new();
+    let mut ports = Vec::new();
+    if local > 0 {
+        specs.push(StageSpec { address: StageAddress::Local(local_node(args, &identities.front, prepared, threads)) });
+    }
+    for child in &identities.children {
+        let (port, address) = watch::channel(None);
+        ports.push(port);
+        specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
+    }
+    let mut addresses = vec!["local".to_owned(); n_stages];
+    if let Place::Machines { addresses: named, .. } = &args.place {
+        for (given, slot) in named.iter().zip(&mut addresses[local..]) {
+            let (_, address) = watch::channel(Some(given.clone()));
+            specs.push(StageSpec { address: StageAddress::Remote { address, node: None } });
+            slot.clone_from(given);
+        }
+    }
+    let front = Front::start(FrontConfig {
+        identity: identities.front,
+        build: signals::build(),
+        plan: line_plan(args, prepared, addresses),
+        stages: specs,
+        scheduler: scheduler::Config::new(
+            n_stages as u16,
+            args.parallel,
+            prepared.context,
+            prepared.vocab.n_tokens() as u32,
+        ),
+        dial,
+        heartbeat: Heartbeat::default(),
+        local_link: LinkOptions::default(),
+        relay: args.relay,
+        first_generation: first_generation(),
+    });
+    tracing::debug!(node = %front_id, n_stages, threads, "front is up");
+    let children = identities
+        .children
+        .into_iter()
+        .zip(ports)
+        .enumerate()
+        .map(|(at, (identity, port))| {
+            let plan = ChildPlan { stage: at + 1, identity, args: child_args(args, threads) };
+            Supervisor(tokio::spawn(children::supervise(plan, port, front.linked())))
+        })
+        .collect();
+    Started { front, _children: children }
+}
+
+fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, threads: u32) -> Node {
+    let options = EngineOptions { threads, gpu_layers: args.gpu_layers, device: args.device.clone() };
+    let engines = Engines::new(None, options).with_whole(prepared.slices.identity, args.model.clone());
+    let mut dial = DialOptions::default();
+    dial.link.shape.clone_from(&args.link);
+    Node::start(NodeConfig {
+        identity: identity.clone(),
+        source: Arc::new(engines),
+        build: signals::build(),
+        dial,
+        heartbeat: Heartbeat::default(),
+        lease: NO_LEASE,
+    })
+}
+
+fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<String>) -> LinePlan {
+    let range = |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
+    LinePlan {
+        model: ModelId(prepared.slices.identity.0),
+        n_layers: prepared.slices.n_layers,
+        ranges: prepared.slices.plan.stages.iter().map(range).collect(),
+        addresses,
+        context: prepared.context,
+        n_slots: args.parallel,
+        max_rows: MAX_ROWS,
+        row_dtype: args.row_dtype,
+        kv: KvType::F16,
+        exact: false,
+    }
+}
+
+/// What a child is told on its command line; its identity comes another way.
+fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
+    let mut list: Vec<String> =
+        ["--child", "--listen", "127.0.0.1:0", "--threads"].map(str::to_owned).to_vec();
+    list.push(threads.to_string());
+    let mut option = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            list.extend([name.to_owned(), value]);
+        }
+    };
+    option("--gpu-layers", args.gpu_layers.map(|n| n.to_string()));
+    option("--device", args.device.clone());
+    option("--link", args.link.as_ref().map(ToString::to_string));
+    let models = args.model.parent().filter(|folder| *folder != Path::new(""));
+    option("--models", models.and_then(Path::to_str).map(str::to_owned));
+    list
+}
+
+/// Higher than any generation of an earlier front on these stages, as long as clocks do not run backwards.
+fn first_generation() -> Generation {
+    #[expect(clippy::disallowed_methods, reason = "the driver's clock")]
+    let now = SystemTime::now();
+    Generation(now.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64))
+}
+

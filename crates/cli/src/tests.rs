@@ -1,0 +1,192 @@
+//! What may be written on the command line and in files, and what each means. The helpers touch the API, the rest is data.
+
+use std::path::Path;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::args::{Cut, EnrollArgs, Place, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::config::{self, Config};
+use crate::flags::{ClusterAction, CommandFlags, CommandLine};
+use crate::usage_sentence;
+
+fn parse(words: &str) -> Result<CommandFlags, String> {
+    let argv = std::iter::once("paceline").chain(words.split_whitespace());
+    CommandLine::try_parse_from(argv).map(|line| line.command).map_err(|error| usage_sentence(&error))
+}
+
+fn sentence(error: &anyhow::Error) -> String {
+    assert!(error.chain().any(|cause| cause.is::<Usage>()), "not a usage error: {error:#}");
+    format!("{error:#}")
+}
+
+fn serve_over(words: &str, file: &str) -> Result<ServeArgs, String> {
+    let config: Config = config::parse(file, Path::new("paceline.toml")).map_err(|error| sentence(&error))?;
+    match parse(&format!("serve {words}"))? {
+        CommandFlags::Serve(flags) => ServeArgs::from_flags(flags.over(config.serve)).map_err(|e| sentence(&e)),
+        other => panic!("parsed {other:?}"),
+    }
+}
+
+fn serve(words: &str) -> Result<ServeArgs, String> {
+    serve_over(words, "")
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, String>, part: &str) {
+    let sentence = result.expect_err("should be refused");
+    assert!(sentence.contains(part), "`{sentence}` does not say `{part}`");
+    assert!(!sentence.contains('\n'), "`{sentence}` is more than one line");
+}
+
+#[test]
+fn command_line_is_consistent() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn serve_needs_only_a_model() {
+    let args = serve("models/Some.Model.gguf").unwrap();
+    assert_eq!(args.model_id, "Some.Model");
+    assert_eq!(args.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!((args.place, args.cut), (Place::Local, Cut::Stages(1)));
+    assert_eq!((args.parallel, args.context, args.threads), (4, None, None));
+    assert_eq!(args.row_dtype, protocol::RowDtype::F32);
+    refused(serve(""), "name a model");
+}
+
+#[test]
+fn model_by_reference_comes_later() {
+    refused(serve("hf:org/model:Q4_K_M"), "later version");
+}
+
+#[test]
+fn stages_and_cuts_must_agree() {
+    assert_eq!(serve("m --stages 3").unwrap().cut, Cut::Stages(3));
+    assert_eq!(serve("m --cuts 10,20").unwrap().cut, Cut::Before(vec![10, 20]));
+    assert_eq!(serve("m --stages 3 --cuts 10,20").unwrap().cut, Cut::Before(vec![10, 20]));
+    refused(serve("m --stages 2 --cuts 10,20"), "--cuts makes 3 stages but --stages says 2");
+    refused(serve("m --cuts 20,10"), "ascending");
+    refused(serve("m --cuts 0,10"), "after 0");
+    refused(serve("m --cuts 10,10"), "ascending");
+    refused(serve("m --stages 0"), "1 to 64");
+    refused(serve("m --stages 65"), "1 to 64");
+}
+
+#[test]
+fn named_machines_follow_the_front() {
+    let args = serve("m --stage b:7411 --stage c:7411").unwrap();
+    let addresses = vec!["b:7411".to_owned(), "c:7411".to_owned()];
+    assert_eq!(args.place, Place::Machines { addresses, front_only: false });
+    assert_eq!(args.cut, Cut::Stages(3));
+    let args = serve("m --stage b:7411 --stage c:7411 --front-only --cuts 5").unwrap();
+    assert_eq!(args.cut, Cut::Before(vec![5]));
+    refused(serve("m --stage b:7411 --cuts 1,2"), "needs 1 layers");
+    refused(serve("m --stage b"), "no address of a stage");
+    refused(serve("m --stage b:0"), "no address of a stage");
+    refused(serve("m --stage b:7411 --stages 2"), "cannot be used with");
+    refused(serve("m --front-only"), "--stage or --line");
+}
+
+#[test]
+fn line_file_names_machines_and_layers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("line.toml");
+    let serve_line = |text: &str, more: &str| {
+        std::fs::write(&file, text).unwrap();
+        serve(&format!("m --line {} {more}", file.display()))
+    };
+    let both = "[[stage]]\naddress = 'b:1'\nlayers = [10, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
+    let args = serve_line(both, "").unwrap();
+    assert_eq!(args.cut, Cut::Before(vec![10, 20]));
+    assert!(matches!(args.place, Place::Machines { addresses, .. } if addresses == ["b:1", "c:2"]));
+    refused(serve_line(both, "--cuts 1,2"), "both say");
+    refused(serve_line(both, "--front-only"), "begin at layer 0");
+    refused(serve_line(&both.replace("[20, 30]", "[21, 30]"), ""), "one stage ends at 20, the next begins at 21");
+    refused(serve_line(&both.replace("layers = [20, 30]\n", ""), ""), "either every stage");
+    refused(serve_line(&both.replace("[20, 30]", "[20, 20]"), ""), "no layer");
+    refused(serve_line("[[stage]]\nadress = 'b:1'\n", ""), "line 2: unknown field `adress`");
+    refused(serve_line("", ""), "1 to 64 machines");
+    let from_zero = "[[stage]]\naddress = 'b:1'\nlayers = [0, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
+    assert_eq!(serve_line(from_zero, "--front-only").unwrap().cut, Cut::Before(vec![20]));
+}
+
+#[test]
+fn file_sets_what_flags_leave_open() {
+    let file = "[serve]\nmodel = 'm.gguf'\nstages = 3\nparallel = 2\nrelay = true\nlisten = '127.0.0.1:1'\n";
+    let args = serve_over("--stages 2 --relay=false", file).unwrap();
+    assert_eq!((args.cut, args.parallel, args.relay), (Cut::Stages(2), 2, false));
+    assert_eq!((args.model.as_path(), args.listen.port()), (Path::new("m.gguf"), 1));
+    assert!(serve_over("", file).unwrap().relay);
+    refused(serve_over("m", "[serve]\nstagess = 3\n"), "paceline.toml, line 2: unknown field `stagess`");
+    refused(serve_over("m", "[sevre]\n"), "unknown field `sevre`");
+    refused(serve_over("m", "[serve]\nparallel = 'many'\n"), "line 2");
+    refused(serve_over("m", "[serve]\nparallel = 0\n"), "1 to 256");
+    refused(serve_over("m", "[serve]\nstage = ['b:1']\nline = 'x'\n"), "not with both");
+    refused(serve_over("m", "[stage]\nchild = true\n"), "unknown field `child`");
+}
+
+#[test]
+fn numbers_have_ranges() {
+    refused(serve("m --parallel 0"), "1 to 256");
+    refused(serve("m --threads 0"), "1 to 1024");
+    refused(serve("m --ctx 0"), "at least 1");
+    refused(serve("m --row-dtype f64"), "f32, bf16, f16 or q8");
+    refused(serve("m --listen nonsense"), "host:port");
+    refused(serve("m --link speed=3"), "--link speed=3");
+    assert_eq!(serve("m --listen 9090").unwrap().listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(serve("m --listen :9090").unwrap().listen.to_string(), "127.0.0.1:9090");
+    assert!(serve("m --link delay=10ms,jitter=2ms,rate=100mbit,loss=0.1%").unwrap().link.is_some());
+}
+
+#[test]
+fn reserved_names_say_that_they_come_later() {
+    let lines = ["bench", "simulate --stages 3", "plan m", "pull x", "cluster ticket", "cluster rotate", "stage --memory 3"];
+    for words in lines {
+        refused(parse(words), "later version");
+    }
+    let flags = ["--speculate auto", "--width 4", "--depth=2", "--exact", "--kv-type q8_0", "--queue 9", "--grace 1s"];
+    for flag in flags {
+        refused(parse(&format!("serve m {flag}")), "later version");
+    }
+}
+
+#[test]
+fn mistakes_get_one_sentence_with_a_way_out() {
+    refused(parse("serve m --paralel 3"), "'--parallel'");
+    refused(parse("sevre m"), "'serve'");
+    refused(parse("inspect"), "--help");
+    refused(parse("serve m --parallel many"), "many");
+}
+
+#[test]
+fn stage_split_and_verify_have_their_defaults() {
+    let CommandFlags::Stage(flags) = parse("stage").unwrap() else { panic!() };
+    let stage = StageArgs::from_flags(flags).unwrap();
+    assert_eq!((stage.listen.to_string().as_str(), stage.child), ("0.0.0.0:7411", false));
+    let CommandFlags::Verify(flags) = parse("verify m").unwrap() else { panic!() };
+    assert_eq!(VerifyArgs::from_flags(flags).unwrap().cut, Cut::Stages(3));
+    let split = |words: &str| {
+        let CommandFlags::Split(flags) = parse(words)? else { panic!() };
+        SplitArgs::from_flags(flags).map_err(|error| sentence(&error))
+    };
+    refused(split("split m --out x"), "--stages N or --cuts");
+    refused(split("split m --stages 2"), "--out DIR");
+    assert_eq!(split("split m --cuts 4 --out x").unwrap().cut, Cut::Before(vec![4]));
+}
+
+#[test]
+fn enrolment_is_one_step_at_a_time() {
+    let enroll = |words: &str| {
+        let CommandFlags::Cluster(flags) = parse(&format!("cluster enroll {words}"))? else { panic!() };
+        let ClusterAction::Enroll(flags) = flags.action else { panic!() };
+        EnrollArgs::from_flags(flags).map_err(|error| sentence(&error))
+    };
+    assert!(matches!(enroll("--request a.req").unwrap(), EnrollArgs::Request { .. }));
+    assert!(matches!(enroll("--join a.member").unwrap(), EnrollArgs::Join { .. }));
+    let EnrollArgs::Sign { name, role, days, .. } = enroll("dir/box.req --days 30").unwrap() else { panic!() };
+    assert_eq!((name.as_str(), role, days), ("box", net::Role::Stage, 30));
+    refused(enroll("box.req --role king"), "stage or front");
+    refused(enroll("box.req --days 0"), "1 to 36500");
+    refused(enroll("--request a --join b"), "cannot be used with");
+    refused(enroll(""), "REQUEST");
+}
