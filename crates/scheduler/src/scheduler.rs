@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use protocol::{
     Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
-    Verdict, Work,
+    Verdict, Work, limits,
 };
 
 use crate::sequence::{Sequence, Start};
@@ -58,10 +58,15 @@ impl Scheduler {
     /// A scheduler whose line is not up yet.
     ///
     /// # Panics
-    /// If a budget that must be at least 1 is 0.
+    /// If a budget that must be at least 1 is 0, or one is above what [`protocol::limits`] lets a stage accept.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.n_stages > 0 && config.n_slots > 0, "a line has at least one stage and one slot");
+        let fits = config.n_stages <= limits::MAX_STAGES
+            && config.n_slots <= limits::MAX_SLOTS
+            && config.context <= limits::MAX_CONTEXT
+            && config.chunk_rows <= limits::MAX_ROWS;
+        assert!(fits, "no stage accepts more than the protocol's limits");
         assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
         Self {
             config,

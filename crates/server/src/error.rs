@@ -28,6 +28,8 @@ pub(crate) enum ApiError {
     NotReady { reason: String, progress: Option<f32> },
     #[error("the queue of {limit} requests is full: try again in a moment")]
     QueueFull { limit: u32 },
+    #[error("no place on the line became free within {} s: try again later", .0.as_secs())]
+    QueueTimeout(std::time::Duration),
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
     Unauthorised,
     #[error("there is no {0} here: see the README for the routes")]
@@ -74,6 +76,7 @@ impl ApiError {
     pub(crate) fn refused(refusal: Refusal, param: &'static str) -> Self {
         match refusal {
             Refusal::ContextLength { prompt, context } => Self::ContextLength { prompt, context, param },
+            Refusal::NothingToGenerate => Self::value("max_tokens", refusal.to_string()),
             Refusal::EmptyPrompt => Self::value(param, format!("`{param}` holds no tokens: send some text")),
             Refusal::UnknownToken(token) => {
                 Self::value(param, format!("token {token} is not in the model's vocabulary"))
@@ -90,7 +93,7 @@ impl ApiError {
             }
             Self::UnknownModel { .. } | Self::UnknownUrl(_) => StatusCode::NOT_FOUND,
             Self::NotReady { .. } | Self::LineLost(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::QueueFull { .. } | Self::QueueTimeout(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -107,6 +110,7 @@ impl ApiError {
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::NotReady { .. } => "not_ready",
             Self::QueueFull { .. } => "queue_full",
+            Self::QueueTimeout(_) => "queue_timeout",
             Self::Unauthorised => "invalid_api_key",
             Self::UnknownUrl(_) => "unknown_url",
             Self::MethodNotAllowed(_) => "method_not_allowed",
@@ -155,6 +159,7 @@ impl ApiError {
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         match failure {
+            Failure::QueueTimeout { waited } => Self::QueueTimeout(waited),
             Failure::LineLost { reason } => Self::LineLost(reason),
             Failure::Parameters { reason } => {
                 Self::Invalid { code: "invalid_value", param: None, message: reason }
@@ -171,7 +176,7 @@ impl IntoResponse for ApiError {
         }
         let mut response = (self.status(), axum::Json(self.body())).into_response();
         match self {
-            Self::QueueFull { .. } | Self::NotReady { .. } | Self::LineLost(_) => {
+            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::NotReady { .. } | Self::LineLost(_) => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(limits::RETRY_AFTER));
             }
             Self::Unauthorised => {
