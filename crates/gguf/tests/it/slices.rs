@@ -1,15 +1,13 @@
 //! Slices hold the right tensors, byte for byte, and the metadata that each architecture needs.
 
-mod toys;
-
 use std::path::Path;
 
+use crate::toys::{self, Shape, open};
 use gguf::toy::{Toy, Weights};
 use gguf::{
     CutError, Identity, Model, SliceInfo, Source, TensorType, WriteError, embeddings_path, write_slice,
     write_vocab,
 };
-use toys::{Shape, open};
 
 const ID: Identity = Identity([7; 32]);
 

@@ -1,15 +1,13 @@
 //! Folders of slices: written once, listed with digests, checked against them.
 
-mod toys;
-
 use std::fs;
 use std::path::Path;
 
+use crate::toys::{Shape, open};
 use gguf::{
     CutError, FolderError, Identity, MANIFEST_FILE, Manifest, Model, Plan, SliceFolder, Source, WriteError,
     verify_slice,
 };
-use toys::{Shape, open};
 
 const ID: Identity = Identity([7; 32]);
 

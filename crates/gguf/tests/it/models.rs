@@ -1,14 +1,12 @@
 //! Opening, sharding, identity, the identity cache and the toys' own edits.
 
-mod toys;
-
 use std::fs;
 use std::time::Duration;
 
+use crate::toys::{self, Shape, open};
 use gguf::toy::{self, Toy, Weights};
 use gguf::{HeaderError, Identity, IdentityCache, IdentityError, Model, OpenError, identity};
 use proptest::prelude::*;
-use toys::{Shape, open};
 
 fn id(model: &Model) -> Identity {
     let (mut last, mut all) = (0, 0);
