@@ -205,7 +205,9 @@ fn stage_address(given: &str) -> anyhow::Result<String> {
 }
 
 fn shape(given: Option<String>) -> anyhow::Result<Option<Shape>> {
-    given.map(|text| text.parse::<Shape>().map_err(|why| Usage(format!("--link {text}: {why}")).into())).transpose()
+    given
+        .map(|text| text.parse::<Shape>().map_err(|why| Usage(format!("--link {text}: {why}")).into()))
+        .transpose()
 }
 
 fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
@@ -229,9 +231,10 @@ fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut
         return usage(format!("--cuts makes more than {MAX_STAGES} stages: give fewer layers"));
     }
     match stages {
-        Some(n) if usize::from(n) != cuts.len() + 1 => {
-            usage(format!("--cuts makes {} stages but --stages says {n}: leave one of them out", cuts.len() + 1))
-        }
+        Some(n) if usize::from(n) != cuts.len() + 1 => usage(format!(
+            "--cuts makes {} stages but --stages says {n}: leave one of them out",
+            cuts.len() + 1
+        )),
         _ => Ok(Some(Cut::Before(cuts))),
     }
 }
@@ -246,11 +249,15 @@ impl ServeArgs {
         let (place, cut) = match (flags.line, flags.stage) {
             (None, None) => {
                 if flags.front_only == Some(true) {
-                    return usage("--front-only needs machines that compute: name them with --stage or --line");
+                    return usage(
+                        "--front-only needs machines that compute: name them with --stage or --line",
+                    );
                 }
                 (Place::Local, cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(1)))
             }
-            (Some(_), Some(_)) => return usage("name the machines with --stage or with --line, not with both"),
+            (Some(_), Some(_)) => {
+                return usage("name the machines with --stage or with --line, not with both");
+            }
             (line, stage) => {
                 if flags.stages.is_some() {
                     return usage("--stages is for one machine: leave it out when machines are named");
@@ -292,10 +299,15 @@ fn model_id(given: Option<String>, model: &Path) -> anyhow::Result<String> {
 
 /// The line over several machines: named by flags, or by a file that may also say who computes which layers.
 fn machines(
-    line: Option<&Path>, named: Vec<String>, front_only: bool, cuts: Option<Vec<u32>>,
+    line: Option<&Path>,
+    named: Vec<String>,
+    front_only: bool,
+    cuts: Option<Vec<u32>>,
 ) -> anyhow::Result<(Place, Cut)> {
     let (named, file_cuts) = match line {
-        Some(path) => LineFile::read(path)?.resolve(front_only).with_context(|| path.display().to_string())?,
+        Some(path) => {
+            LineFile::read(path)?.resolve(front_only).with_context(|| path.display().to_string())?
+        }
         None => (named, None),
     };
     let addresses = named.iter().map(|given| stage_address(given)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -361,7 +373,9 @@ impl EnrollArgs {
         if let Some(membership) = flags.join {
             return Ok(Self::Join { membership });
         }
-        let Some(request) = flags.sign else { return usage("name the request: `paceline cluster enroll FILE`") };
+        let Some(request) = flags.sign else {
+            return usage("name the request: `paceline cluster enroll FILE`");
+        };
         let role = match flags.role.as_str() {
             "stage" => Role::Stage,
             "front" => Role::Front,

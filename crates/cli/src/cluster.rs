@@ -33,7 +33,8 @@ const MAX_PEM_BYTES: u64 = 64 * 1024;
 /// # Errors
 /// If there is none, with what to do about it, or if it cannot be used.
 pub(crate) fn identity(file: Option<&Path>) -> anyhow::Result<Identity> {
-    let path = file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
+    let path =
+        file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
     if !path.exists() {
         bail!(
             "this machine is in no cluster ({} does not exist): run `paceline cluster new` on the first machine and \
@@ -49,7 +50,10 @@ pub(crate) fn new(dir: &Path) -> anyhow::Result<()> {
     let root_file = dir.join(ROOT);
     for file in [&root_file, &dir.join(IDENTITY)] {
         if file.exists() {
-            bail!("this machine is in a cluster already: {} exists (use another --dir for another cluster)", file.display());
+            bail!(
+                "this machine is in a cluster already: {} exists (use another --dir for another cluster)",
+                file.display()
+            );
         }
     }
     private_dir(dir)?;
@@ -59,7 +63,10 @@ pub(crate) fn new(dir: &Path) -> anyhow::Result<()> {
     front.save(&dir.join(IDENTITY))?;
     say(&[
         format!("new cluster in {}; this machine is its front, {}", dir.display(), front.node()),
-        format!("keep a copy of {} offline: it can enrol machines, and is needed for nothing else", root_file.display()),
+        format!(
+            "keep a copy of {} offline: it can enrol machines, and is needed for nothing else",
+            root_file.display()
+        ),
     ])
 }
 
@@ -71,9 +78,14 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
         lines.push(format!("this machine:   {}", describe(identity(Some(&identity_file))?.membership())));
     } else if dir.join(KEY).exists() {
         let key = NodeKey::load(&dir.join(KEY)).context("this machine's key")?;
-        lines.push(format!("this machine:   {}, waits for its membership (`cluster enroll --join FILE`)", key.id()));
+        lines.push(format!(
+            "this machine:   {}, waits for its membership (`cluster enroll --join FILE`)",
+            key.id()
+        ));
     } else {
-        lines.push("this machine:   in no cluster (`cluster new` or `cluster enroll --request FILE`)".to_owned());
+        lines.push(
+            "this machine:   in no cluster (`cluster new` or `cluster enroll --request FILE`)".to_owned(),
+        );
     }
     if dir.join(ROOT).exists() {
         lines.push("root key:       here".to_owned());
@@ -121,10 +133,16 @@ fn request(dir: &Path, file: &Path) -> anyhow::Result<()> {
 fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow::Result<()> {
     let root_file = dir.join(ROOT);
     if !root_file.exists() {
-        bail!("the root key is not here ({}): sign on the machine that ran `paceline cluster new`", root_file.display());
+        bail!(
+            "the root key is not here ({}): sign on the machine that ran `paceline cluster new`",
+            root_file.display()
+        );
     }
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
-        return Err(Usage(format!("--name `{name}` may hold only letters, digits, dots, dashes and underscores")).into());
+        return Err(Usage(format!(
+            "--name `{name}` may hold only letters, digits, dots, dashes and underscores"
+        ))
+        .into());
     }
     let root = ClusterRoot::load(&root_file).with_context(|| root_file.display().to_string())?;
     let text = read(request)?;
@@ -137,7 +155,10 @@ fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow
     write(&out, &answer)?;
     say(&[
         format!("{name} enrolled: {}", describe(&member)),
-        format!("carry {} to that machine and run `paceline cluster enroll --join` on it there", out.display()),
+        format!(
+            "carry {} to that machine and run `paceline cluster enroll --join` on it there",
+            out.display()
+        ),
     ])
 }
 
@@ -167,7 +188,8 @@ fn members(dir: &Path) -> anyhow::Result<Vec<(String, Membership)>> {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "member") {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let member = Membership::from_answer(&read(&path)?).with_context(|| path.display().to_string())?;
+            let member =
+                Membership::from_answer(&read(&path)?).with_context(|| path.display().to_string())?;
             found.push((name, member));
         }
     }

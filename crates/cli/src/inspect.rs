@@ -45,7 +45,11 @@ fn model(out: &mut impl Write, model: &Model) -> anyhow::Result<()> {
         .filter(|&at| source.check_boundary(at).is_err())
         .map(|at| at.to_string())
         .collect();
-    let cuts = if illegal.is_empty() { "before any layer".to_owned() } else { format!("not before {}", illegal.join(", ")) };
+    let cuts = if illegal.is_empty() {
+        "before any layer".to_owned()
+    } else {
+        format!("not before {}", illegal.join(", "))
+    };
     writeln!(out, "can be cut:     {cuts}")?;
     out.flush()?;
     let mut reporter = Reporter::default();
@@ -63,7 +67,13 @@ fn slice(out: &mut impl Write, model: &Model, info: &SliceInfo) -> io::Result<()
         (false, true) => "tail",
         (false, false) => "between first stage and tail",
     };
-    writeln!(out, "slice:          layers {} to {} of {}, {place}", info.range.start, info.range.end - 1, info.n_layers)?;
+    writeln!(
+        out,
+        "slice:          layers {} to {} of {}, {place}",
+        info.range.start,
+        info.range.end - 1,
+        info.n_layers
+    )?;
     writeln!(out, "of model:       {}", info.model_id)?;
     if info.tolerance > 0.0 {
         writeln!(out, "tolerance:      logits may differ by up to {}", info.tolerance)?;
@@ -87,7 +97,13 @@ fn tensors(out: &mut impl Write, model: &Model) -> io::Result<()> {
         elements = elements.saturating_add(tensor.dims.iter().product());
         bytes = bytes.saturating_add(tensor.bytes);
     }
-    writeln!(out, "weights:        {:.1} million in {} tensors, {}", elements as f64 / 1e6, model.tensors().len(), size(bytes))?;
+    writeln!(
+        out,
+        "weights:        {:.1} million in {} tensors, {}",
+        elements as f64 / 1e6,
+        model.tensors().len(),
+        size(bytes)
+    )?;
     for (name, (count, bytes)) in types {
         writeln!(out, "  {name:<12}  {count:>5} tensors, {}", size(bytes))?;
     }
@@ -102,13 +118,25 @@ fn folder(out: &mut impl Write, path: &Path, manifest: &Manifest) -> io::Result<
     writeln!(out, "of model:       {}", manifest.model_id)?;
     writeln!(out, "layers:         {}", manifest.n_layers)?;
     if manifest.version != gguf::SLICE_VERSION {
-        writeln!(out, "version:        {}, this Paceline needs {}: cut the model again", manifest.version, gguf::SLICE_VERSION)?;
+        writeln!(
+            out,
+            "version:        {}, this Paceline needs {}: cut the model again",
+            manifest.version,
+            gguf::SLICE_VERSION
+        )?;
     }
     for record in &manifest.slices {
         let file = &record.slice;
         let there = path.join(&file.file).metadata().is_ok_and(|meta| meta.len() == file.bytes);
         let note = if there { "" } else { ", MISSING or cut short" };
-        writeln!(out, "  {}  layers {} to {}, {}{note}", file.file, record.start, record.end - 1, size(file.bytes))?;
+        writeln!(
+            out,
+            "  {}  layers {} to {}, {}{note}",
+            file.file,
+            record.start,
+            record.end - 1,
+            size(file.bytes)
+        )?;
     }
     Ok(())
 }

@@ -44,7 +44,10 @@ impl LineFile {
         let ranges: Vec<[u32; 2]> = self.stage.iter().filter_map(|stage| stage.layers).collect();
         if let Some(pair) = ranges.windows(2).find(|pair| pair[0][1] != pair[1][0]) {
             let (end, next) = (pair[0][1], pair[1][0]);
-            return Err(Usage(format!("layers must follow each other: one stage ends at {end}, the next begins at {next}")).into());
+            return Err(Usage(format!(
+                "layers must follow each other: one stage ends at {end}, the next begins at {next}"
+            ))
+            .into());
         }
         if let Some(range) = ranges.iter().find(|range| range[0] >= range[1]) {
             return Err(Usage(format!("layers [{}, {}] hold no layer", range[0], range[1])).into());

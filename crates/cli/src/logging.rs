@@ -14,9 +14,9 @@ pub(crate) fn start(filter: Option<&str>, verbose: u8) -> anyhow::Result<()> {
         2 => "debug",
         _ => "trace",
     });
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .map_err(|why| Usage(format!("--log `{filter}` is no filter ({why}): write for example info,net=debug")))?;
+    let filter = EnvFilter::builder().parse(filter).map_err(|why| {
+        Usage(format!("--log `{filter}` is no filter ({why}): write for example info,net=debug"))
+    })?;
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

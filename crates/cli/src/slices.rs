@@ -110,7 +110,11 @@ pub fn ensure(model: &Path, cut: &Cut, report: Report<'_>) -> anyhow::Result<Sli
 
 /// The slices of a plan in any folder.
 pub(crate) fn ensure_in(
-    folder: &Path, source: &Source<'_>, identity: Identity, plan: Plan, report: Report<'_>,
+    folder: &Path,
+    source: &Source<'_>,
+    identity: Identity,
+    plan: Plan,
+    report: Report<'_>,
 ) -> anyhow::Result<Slices> {
     let slices = SliceFolder::open(folder, source, identity)?;
     let total = plan.stages.iter().map(|stage| stage.bytes).sum();
@@ -118,7 +122,8 @@ pub(crate) fn ensure_in(
     let mut paths = Vec::new();
     for stage in &plan.stages {
         // A file is a little larger than the weights that a plan counts: its progress is scaled to the plan's figure.
-        let scaled = |done: u64, of: u64| (u128::from(stage.bytes) * u128::from(done) / u128::from(of.max(1))) as u64;
+        let scaled =
+            |done: u64, of: u64| (u128::from(stage.bytes) * u128::from(done) / u128::from(of.max(1))) as u64;
         let mut progress = |done, of| report(Step::Cut, before + scaled(done, of), total);
         paths.push(slices.ensure(stage.range.clone(), &mut progress)?);
         before += stage.bytes;
@@ -160,7 +165,10 @@ pub struct Found {
 /// # Errors
 /// If neither holds it, or it cannot be cut so.
 pub fn find(
-    identity: Identity, range: Range<u32>, models: Option<&Path>, report: Report<'_>,
+    identity: Identity,
+    range: Range<u32>,
+    models: Option<&Path>,
+    report: Report<'_>,
 ) -> anyhow::Result<Found> {
     let folder = folder(identity)?;
     if let Some(found) = cached(&folder, identity, &range) {

@@ -22,7 +22,9 @@ fn sentence(error: &anyhow::Error) -> String {
 fn serve_over(words: &str, file: &str) -> Result<ServeArgs, String> {
     let config: Config = config::parse(file, Path::new("paceline.toml")).map_err(|error| sentence(&error))?;
     match parse(&format!("serve {words}"))? {
-        CommandFlags::Serve(flags) => ServeArgs::from_flags(flags.over(config.serve)).map_err(|e| sentence(&e)),
+        CommandFlags::Serve(flags) => {
+            ServeArgs::from_flags(flags.over(config.serve)).map_err(|e| sentence(&e))
+        }
         other => panic!("parsed {other:?}"),
     }
 }
@@ -95,18 +97,23 @@ fn line_file_names_machines_and_layers() {
         std::fs::write(&file, text).unwrap();
         serve(&format!("m --line {} {more}", file.display()))
     };
-    let both = "[[stage]]\naddress = 'b:1'\nlayers = [10, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
+    let both =
+        "[[stage]]\naddress = 'b:1'\nlayers = [10, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
     let args = serve_line(both, "").unwrap();
     assert_eq!(args.cut, Cut::Before(vec![10, 20]));
     assert!(matches!(args.place, Place::Machines { addresses, .. } if addresses == ["b:1", "c:2"]));
     refused(serve_line(both, "--cuts 1,2"), "both say");
     refused(serve_line(both, "--front-only"), "begin at layer 0");
-    refused(serve_line(&both.replace("[20, 30]", "[21, 30]"), ""), "one stage ends at 20, the next begins at 21");
+    refused(
+        serve_line(&both.replace("[20, 30]", "[21, 30]"), ""),
+        "one stage ends at 20, the next begins at 21",
+    );
     refused(serve_line(&both.replace("layers = [20, 30]\n", ""), ""), "either every stage");
     refused(serve_line(&both.replace("[20, 30]", "[20, 20]"), ""), "no layer");
     refused(serve_line("[[stage]]\nadress = 'b:1'\n", ""), "line 2: unknown field `adress`");
     refused(serve_line("", ""), "1 to 64 machines");
-    let from_zero = "[[stage]]\naddress = 'b:1'\nlayers = [0, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
+    let from_zero =
+        "[[stage]]\naddress = 'b:1'\nlayers = [0, 20]\n[[stage]]\naddress = 'c:2'\nlayers = [20, 30]\n";
     assert_eq!(serve_line(from_zero, "--front-only").unwrap().cut, Cut::Before(vec![20]));
 }
 
@@ -140,11 +147,27 @@ fn numbers_have_ranges() {
 
 #[test]
 fn reserved_names_say_that_they_come_later() {
-    let lines = ["bench", "simulate --stages 3", "plan m", "pull x", "cluster ticket", "cluster rotate", "stage --memory 3"];
+    let lines = [
+        "bench",
+        "simulate --stages 3",
+        "plan m",
+        "pull x",
+        "cluster ticket",
+        "cluster rotate",
+        "stage --memory 3",
+    ];
     for words in lines {
         refused(parse(words), "later version");
     }
-    let flags = ["--speculate auto", "--width 4", "--depth=2", "--exact", "--kv-type q8_0", "--queue 9", "--grace 1s"];
+    let flags = [
+        "--speculate auto",
+        "--width 4",
+        "--depth=2",
+        "--exact",
+        "--kv-type q8_0",
+        "--queue 9",
+        "--grace 1s",
+    ];
     for flag in flags {
         refused(parse(&format!("serve m {flag}")), "later version");
     }
@@ -183,7 +206,9 @@ fn enrolment_is_one_step_at_a_time() {
     };
     assert!(matches!(enroll("--request a.req").unwrap(), EnrollArgs::Request { .. }));
     assert!(matches!(enroll("--join a.member").unwrap(), EnrollArgs::Join { .. }));
-    let EnrollArgs::Sign { name, role, days, .. } = enroll("dir/box.req --days 30").unwrap() else { panic!() };
+    let EnrollArgs::Sign { name, role, days, .. } = enroll("dir/box.req --days 30").unwrap() else {
+        panic!()
+    };
     assert_eq!((name.as_str(), role, days), ("box", net::Role::Stage, 30));
     refused(enroll("box.req --role king"), "stage or front");
     refused(enroll("box.req --days 0"), "1 to 36500");
