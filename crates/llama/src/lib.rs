@@ -1,1 +1,27 @@
-//! Placeholder.
+//! llama.cpp behind safe types: the engine of a stage, the vocabulary, and the samplers.
+//!
+//! Owns: every `unsafe` block of the project, loading, computing, the exact switch, embedding look-up, the
+//! filters of sampling, and the redirection of llama.cpp's log lines to `tracing` (target `llama.cpp`, one level
+//! below llama.cpp's own, since what fails is also returned as a typed error).
+//! Does not know: sequences, epochs, sockets, HTTP. It is stock llama.cpp: nothing here is a patch.
+
+mod backend;
+mod batch;
+mod context;
+mod dequantize;
+mod embeddings;
+mod engine;
+mod error;
+mod memory;
+mod model;
+mod probe;
+mod role;
+mod sampler;
+mod tap;
+mod toy;
+mod vocab;
+
+pub use engine::{EngineConfig, LlamaEngine};
+pub use error::LoadError;
+pub use toy::required_tensors;
+pub use vocab::{TokenizeError, Vocab};

@@ -1,0 +1,128 @@
+//! Starts llama.cpp once per process and takes over its log.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use llama_cpp_sys_2 as sys;
+
+/// Bytes kept of one log line; llama.cpp's own lines are far shorter.
+const MAX_LINE: usize = 4096;
+
+/// Must be called before any other call into llama.cpp; cheap when repeated.
+pub(crate) fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: llama_log_set stores a function pointer; `on_log` lives as long as the process and never unwinds.
+        unsafe { sys::llama_log_set(Some(on_log), std::ptr::null_mut()) };
+        // SAFETY: llama_backend_init must be called once before other calls: `Once` sees to it.
+        unsafe { sys::llama_backend_init() };
+    });
+}
+
+/// One line that llama.cpp is writing, and the last error it reported, on this thread.
+#[derive(Default)]
+struct Lines {
+    level: sys::ggml_log_level,
+    line: String,
+    last_error: Option<String>,
+}
+
+thread_local! {
+    static LINES: RefCell<Lines> = RefCell::default();
+}
+
+/// The last error line that llama.cpp wrote on this thread since the last call, as a reason for people.
+pub(crate) fn take_last_error() -> String {
+    LINES
+        .with_borrow_mut(|lines| lines.last_error.take())
+        .unwrap_or_else(|| "it gave no reason (see the log with target llama.cpp)".to_owned())
+}
+
+/// Forgets earlier errors, so that [`take_last_error`] speaks of the next call.
+pub(crate) fn clear_last_error() {
+    LINES.with_borrow_mut(|lines| lines.last_error = None);
+}
+
+unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _user: *mut c_void) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: ggml passes a NUL-terminated string that lives for the duration of the callback.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    // A subscriber that panics must not unwind into C; its line is lost.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let done = LINES.with(|lines| match lines.try_borrow_mut() {
+            Ok(mut lines) => collect(&mut lines, level, &text),
+            Err(_) => Vec::new(),
+        });
+        for (level, line) in done {
+            emit(level, &line);
+        }
+    }));
+}
+
+/// Adds a piece of text and returns the lines that are complete now.
+fn collect(lines: &mut Lines, level: sys::ggml_log_level, text: &str) -> Vec<(sys::ggml_log_level, String)> {
+    let mut done = Vec::new();
+    if level != sys::GGML_LOG_LEVEL_CONT {
+        lines.level = level;
+    }
+    for piece in text.split_inclusive('\n') {
+        if lines.line.len() + piece.len() <= MAX_LINE {
+            lines.line.push_str(piece.trim_end());
+        }
+        if piece.ends_with('\n') {
+            let line = std::mem::take(&mut lines.line);
+            if line.is_empty() {
+                continue;
+            }
+            if lines.level == sys::GGML_LOG_LEVEL_ERROR {
+                lines.last_error = Some(without_function(&line).to_owned());
+            }
+            done.push((lines.level, line));
+        }
+    }
+    done
+}
+
+/// llama.cpp starts its lines with the C++ function's name, which says nothing to a user.
+fn without_function(line: &str) -> &str {
+    match line.split_once(": ") {
+        Some((name, rest)) if !name.contains(' ') && name.contains('_') => rest,
+        _ => line,
+    }
+}
+
+fn emit(level: sys::ggml_log_level, line: &str) {
+    match level {
+        sys::GGML_LOG_LEVEL_ERROR => tracing::warn!(target: "llama.cpp", "{line}"),
+        sys::GGML_LOG_LEVEL_WARN => tracing::info!(target: "llama.cpp", "{line}"),
+        sys::GGML_LOG_LEVEL_INFO => tracing::debug!(target: "llama.cpp", "{line}"),
+        _ => tracing::trace!(target: "llama.cpp", "{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_become_lines_and_the_last_error_is_kept() {
+        let mut lines = Lines::default();
+        assert!(collect(&mut lines, sys::GGML_LOG_LEVEL_INFO, "load_model: lo").is_empty());
+        let done = collect(&mut lines, sys::GGML_LOG_LEVEL_CONT, "aded\nnext");
+        assert_eq!(done, [(sys::GGML_LOG_LEVEL_INFO, "load_model: loaded".to_owned())]);
+        assert_eq!(lines.last_error, None);
+        collect(&mut lines, sys::GGML_LOG_LEVEL_CONT, "\n");
+        collect(&mut lines, sys::GGML_LOG_LEVEL_ERROR, "llama_model_load: error loading: bad\n");
+        assert_eq!(lines.last_error.as_deref(), Some("error loading: bad"));
+    }
+
+    #[test]
+    fn only_a_function_name_is_cut_off() {
+        assert_eq!(without_function("gguf_init_from_file: failed to open"), "failed to open");
+        assert_eq!(without_function("unknown key: x"), "unknown key: x");
+    }
+}

@@ -1,0 +1,255 @@
+//! A model's running state: the cells of keys and values, one call at a time, and the exact switch.
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+use protocol::KvType;
+use stage::Slot;
+
+use crate::LoadError;
+use crate::backend;
+use crate::batch::Batch;
+use crate::model::Model;
+use crate::tap::{Tap, on_eval};
+
+/// llama.cpp's own limit on sequences per context (`LLAMA_MAX_SEQ`).
+pub(crate) const MAX_SLOTS: u16 = 256;
+/// llama.cpp rounds the positions per sequence up to a multiple of this.
+const CONTEXT_STEP: u32 = 256;
+
+/// How to make a context.
+#[derive(Clone, Debug)]
+pub(crate) struct ContextOptions {
+    /// Positions per slot; rounded up, see [`Context::positions`].
+    pub(crate) context: u32,
+    pub(crate) n_slots: u16,
+    pub(crate) max_rows: u32,
+    pub(crate) threads: u32,
+    pub(crate) kv: KvType,
+    pub(crate) exact: bool,
+    /// The tensor to capture on every call, if any.
+    pub(crate) capture: Option<CString>,
+}
+
+/// Owns a `llama_context`, its batch and its tap.
+pub(crate) struct Context {
+    raw: NonNull<sys::llama_context>,
+    batch: Batch,
+    /// From `Box::into_raw`; llama.cpp holds the same pointer as user data of the callback.
+    tap: Option<NonNull<Tap>>,
+    /// Declared last: the model must outlive the context.
+    model: Arc<Model>,
+}
+
+// SAFETY: a llama_context has no thread affinity; it is only used through `&mut self` (reading logits apart, which
+// the engine's owner does on the same thread), so one thread at a time.
+unsafe impl Send for Context {}
+
+/// Positions per slot that a wish of `context` gives.
+pub(crate) fn padded(context: u32) -> u32 {
+    context.max(1).div_ceil(CONTEXT_STEP).saturating_mul(CONTEXT_STEP)
+}
+
+impl Context {
+    pub(crate) fn new(model: Arc<Model>, options: &ContextOptions, path: &Path) -> Result<Self, LoadError> {
+        let tap = options.capture.clone().map(|name| {
+            let tap = Box::new(Tap::new(name, model.row_width()));
+            NonNull::new(Box::into_raw(tap)).expect("a box is never null")
+        });
+        let mut params = parameters(options);
+        if let Some(tap) = tap {
+            params.cb_eval = Some(on_eval);
+            params.cb_eval_user_data = tap.as_ptr().cast();
+        }
+        backend::clear_last_error();
+        // SAFETY: the model is live; the tap's box outlives the context (freed after it, in `drop` or below).
+        let raw = unsafe { sys::llama_init_from_model(model.raw().as_ptr(), params) };
+        let Some(raw) = NonNull::new(raw) else {
+            free_tap(tap);
+            return Err(LoadError::Context { path: path.to_path_buf(), reason: backend::take_last_error() });
+        };
+        // SAFETY: `raw` is the live context just made.
+        let batch = unsafe { Batch::new(raw) };
+        let context = Self { raw, batch, tap, model };
+        if options.exact {
+            context.use_reference_kernels()?;
+        }
+        Ok(context)
+    }
+
+    pub(crate) fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Positions per slot.
+    pub(crate) fn positions(&self) -> u32 {
+        // SAFETY: the context is live.
+        unsafe { sys::llama_n_ctx_seq(self.raw.as_ptr()) }
+    }
+
+    /// Rows in one call at most; all of them make one pass over the weights.
+    pub(crate) fn max_rows(&self) -> usize {
+        // SAFETY: the context is live.
+        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) as usize }
+    }
+
+    /// Rows that a recurrent sequence can be cut back by.
+    pub(crate) fn rollback_rows(&self) -> u32 {
+        // SAFETY: the context is live.
+        unsafe { sys::llama_n_rs_seq(self.raw.as_ptr()) }
+    }
+
+    /// The rows of the next [`Context::compute`].
+    pub(crate) fn batch(&mut self) -> &mut Batch {
+        &mut self.batch
+    }
+
+    /// The tap, between calls.
+    pub(crate) fn tap(&mut self) -> Option<&mut Tap> {
+        // SAFETY: the box is live until `drop`, and llama.cpp touches it only inside llama_process, which needs
+        // `&mut self` as this borrow does.
+        self.tap.map(|tap| unsafe { &mut *tap.as_ptr() })
+    }
+
+    /// Computes the batch and waits for it.
+    ///
+    /// # Errors
+    /// llama.cpp's reason.
+    pub(crate) fn compute(&mut self) -> Result<(), String> {
+        backend::clear_last_error();
+        let batch = self.batch.raw();
+        // SAFETY: context and batch are live and belong to each other; the batch was filled through checked calls.
+        let status =
+            unsafe { sys::llama_process(self.raw.as_ptr(), sys::LLAMA_PROCESS_TYPE_DECODE, batch.as_ptr()) };
+        // SAFETY: the context is live. On a GPU the work may still run; afterwards outputs are complete.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        match status {
+            0 => Ok(()),
+            1 => Err("no room for these positions in the memory of keys and values".to_owned()),
+            _ => Err(backend::take_last_error()),
+        }
+    }
+
+    /// The logits of a row of the last batch that was flagged as output.
+    pub(crate) fn logits(&self, row: usize, n_vocab: usize) -> Option<&[f32]> {
+        let row = i32::try_from(row).ok()?;
+        // SAFETY: the context is live and idle; an index without output is answered with null.
+        let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), row) };
+        if logits.is_null() {
+            return None;
+        }
+        // SAFETY: a non-null answer points to `n_vocab` floats that stay unchanged until the next call that
+        // computes, which needs `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(logits, n_vocab) })
+    }
+
+    /// Removes a slot's positions from `len` on. False if the memory cannot be cut there.
+    pub(crate) fn cut(&mut self, slot: Slot, len: u32) -> bool {
+        let Ok(len) = i32::try_from(len) else { return false };
+        // SAFETY: the context is live.
+        let memory = unsafe { sys::llama_get_memory(self.raw.as_ptr()) };
+        // SAFETY: `memory` belongs to the live context; slot numbers were checked against n_seq_max.
+        unsafe { sys::llama_memory_seq_rm(memory, i32::from(slot.0), len, -1) }
+    }
+
+    /// Makes every CPU kernel the plain one, whose result for a row does not depend on its neighbours.
+    fn use_reference_kernels(&self) -> Result<(), LoadError> {
+        let sched = scheduler_of(self.raw)?;
+        // SAFETY: the scheduler belongs to the live context.
+        let n = unsafe { sys::ggml_backend_sched_get_n_backends(sched) };
+        for index in 0..n {
+            // SAFETY: `index` is below the count.
+            let backend = unsafe { sys::ggml_backend_sched_get_backend(sched, index) };
+            // SAFETY: `backend` is live; the call only compares its identity.
+            if unsafe { sys::ggml_backend_is_cpu(backend) } {
+                // SAFETY: the call needs a CPU back end, which was just checked.
+                unsafe { sys::ggml_backend_cpu_set_use_ref(backend, true) };
+                return Ok(());
+            }
+        }
+        Err(LoadError::Config(
+            "exact arithmetic needs the CPU back end, and this context has none".to_owned(),
+        ))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from llama_init_from_model and is freed once, before the model.
+        unsafe { sys::llama_free(self.raw.as_ptr()) };
+        free_tap(self.tap.take());
+    }
+}
+
+fn free_tap(tap: Option<NonNull<Tap>>) {
+    if let Some(tap) = tap {
+        // SAFETY: the pointer came from `Box::into_raw` and the context that knew it is gone (or was never made).
+        drop(unsafe { Box::from_raw(tap.as_ptr()) });
+    }
+}
+
+fn parameters(options: &ContextOptions) -> sys::llama_context_params {
+    // SAFETY: returns a struct by value.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    let kv = match options.kv {
+        KvType::F16 => sys::GGML_TYPE_F16,
+        KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        KvType::Q4_0 => sys::GGML_TYPE_Q4_0,
+    };
+    let threads = i32::try_from(options.threads).unwrap_or(i32::MAX);
+    params.n_ctx = padded(options.context).saturating_mul(u32::from(options.n_slots));
+    params.n_seq_max = u32::from(options.n_slots);
+    params.n_batch = options.max_rows;
+    params.n_ubatch = options.max_rows;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    params.type_k = kv;
+    params.type_v = kv;
+    params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_AUTO;
+    // One stream per slot, and windows that can always be rewound (ARCHITECTURE.md, "KV layout").
+    params.kv_unified = false;
+    params.swa_full = true;
+    params.no_perf = true;
+    params
+}
+
+/// llama.cpp has no C function for a context's scheduler; the C++ method is exported and has this name on Linux
+/// and macOS (Itanium ABI).
+#[cfg(unix)]
+fn scheduler_of(ctx: NonNull<sys::llama_context>) -> Result<sys::ggml_backend_sched_t, LoadError> {
+    unsafe extern "C" {
+        #[link_name = "_ZNK13llama_context9get_schedEv"]
+        fn get_sched(ctx: *const sys::llama_context) -> sys::ggml_backend_sched_t;
+    }
+    // SAFETY: `llama_context::get_sched() const` takes only `this`, a live context, and returns a pointer that the
+    // context owns.
+    let sched = unsafe { get_sched(ctx.as_ptr()) };
+    if sched.is_null() {
+        return Err(LoadError::Config(
+            "exact arithmetic is not available: the context has no scheduler".to_owned(),
+        ));
+    }
+    Ok(sched)
+}
+
+#[cfg(not(unix))]
+fn scheduler_of(_ctx: NonNull<sys::llama_context>) -> Result<sys::ggml_backend_sched_t, LoadError> {
+    Err(LoadError::Config("exact arithmetic is only available on Linux and macOS".to_owned()))
+}
+
+/// Bytes of a tensor's name with its final zero (`GGML_MAX_NAME`).
+const MAX_NAME: usize = 64;
+
+/// A tensor name as C wants it.
+pub(crate) fn tensor_name(name: &str) -> Option<CString> {
+    // ggml cuts longer names, so they could never match.
+    (name.len() < MAX_NAME).then(|| CString::new(name).ok()).flatten()
+}
+
+/// For messages.
+pub(crate) fn shown(name: &CStr) -> String {
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,372 @@
+//! [`LlamaEngine`]: a range of layers on llama.cpp, behind the stage's port.
+//!
+//! Owns the order of rows in a call, the capture of what leaves the range, and what each slot holds. The stage
+//! guarantees the shape of calls (see [`stage::Engine`]); what would be silently wrong is checked again here.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use protocol::{KvType, Open, Position, Token};
+use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span};
+
+use crate::LoadError;
+use crate::context::{Context, ContextOptions, MAX_SLOTS};
+use crate::embeddings::Embeddings;
+use crate::model::{Model, ModelOptions};
+use crate::role::Role;
+use crate::sampler::{DryCache, LlamaSampler, Place};
+use crate::vocab::Vocab;
+use crate::{memory, probe};
+
+/// What to load and how to run it.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// A whole model, or a slice that `gguf` wrote.
+    pub path: PathBuf,
+    /// Positions per slot; rounded up to a multiple of 256.
+    pub context: u32,
+    /// Sequences at once, 1 to 256.
+    pub n_slots: u16,
+    /// Rows in one call at most.
+    pub max_rows: u32,
+    /// Threads that compute; more than free cores make it many times slower.
+    pub threads: u32,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Whether a row's result must not depend on its neighbours in the call. CPU only.
+    pub exact: bool,
+    /// Layers on a GPU; 0 for none.
+    pub gpu_layers: u32,
+    /// Which GPU, by ggml's name; `None` for all.
+    pub device: Option<String>,
+}
+
+impl EngineConfig {
+    /// The defaults: 4096 positions in one slot, 512 rows, one thread, half-precision memory, CPU, not exact.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            context: 4096,
+            n_slots: 1,
+            max_rows: 512,
+            threads: 1,
+            kv: KvType::F16,
+            exact: false,
+            gpu_layers: 0,
+            device: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        let in_range = |what: &str, value: u32, max: u32| {
+            if (1..=max).contains(&value) {
+                return Ok(());
+            }
+            Err(LoadError::Config(format!("{what} must be between 1 and {max}, not {value}")))
+        };
+        in_range("the number of slots", u32::from(self.n_slots), u32::from(MAX_SLOTS))?;
+        in_range("the context", self.context, protocol::limits::MAX_CONTEXT)?;
+        in_range("rows per call", self.max_rows, protocol::limits::MAX_ROWS)?;
+        in_range("threads", self.threads, 1024)?;
+        if self.exact && self.gpu_layers > 0 {
+            return Err(LoadError::Config(
+                "exact arithmetic works on the CPU only: use it without GPU layers".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self, file: &gguf::Model) -> Result<(), LoadError> {
+        let device = if self.gpu_layers == 0 { None } else { self.device.as_deref() };
+        let Some(free) = memory::free_bytes(device) else { return Ok(()) };
+        let weights = memory::weight_bytes(file);
+        let kv = memory::kv_bytes(file, self.context, self.n_slots, self.kv);
+        if weights.saturating_add(kv) > free {
+            return Err(LoadError::Memory { path: self.path.clone(), weights, kv, free });
+        }
+        Ok(())
+    }
+}
+
+/// A range of layers on llama.cpp.
+pub struct LlamaEngine {
+    context: Context,
+    shape: EngineShape,
+    vocab: Option<Vocab>,
+    embeddings: Option<Embeddings>,
+    /// Factor on rows that come from another stage.
+    input_scale: f32,
+    /// Positions that each slot holds at most (exactly, unless its last call failed).
+    held: Vec<u32>,
+    dry: DryCache,
+    /// Scratch: rows on the way into the batch.
+    rows: Vec<f32>,
+    /// Which rows of the last call have logits.
+    outputs: Vec<bool>,
+}
+
+impl LlamaEngine {
+    /// Loads and checks a whole model or a slice; `progress` hears numbers from 0 to 1.
+    ///
+    /// # Errors
+    /// If the file is unusable or too big for the free memory, or the configuration cannot be met.
+    pub fn load(config: &EngineConfig, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
+        config.check()?;
+        crate::backend::init();
+        let file = gguf::Model::open(&config.path)
+            .map_err(|e| LoadError::Model { path: config.path.clone(), reason: e.to_string() })?;
+        let role = Role::read(&file)?;
+        config.check_memory(&file)?;
+        let options = ModelOptions {
+            vocab_only: false,
+            gpu_layers: config.gpu_layers,
+            device: config.device.clone(),
+            exact: config.exact,
+        };
+        let model = Arc::new(Model::load(&config.path, &options, progress)?);
+        let mut context = Context::new(
+            Arc::clone(&model),
+            &ContextOptions {
+                context: config.context,
+                n_slots: config.n_slots,
+                max_rows: config.max_rows,
+                threads: config.threads,
+                kv: config.kv,
+                exact: config.exact,
+                capture: role.capture.clone(),
+            },
+            &config.path,
+        )?;
+        if role.capture.is_some() {
+            probe::check_capture(&mut context, &file)?;
+        }
+        let embeddings = role.embeddings(&file, model.row_width())?;
+        let vocab = if role.is_tail { Vocab::of(Arc::clone(&model)) } else { None };
+        let shape = shape_of(config, &role, &file, &context, vocab.as_ref(), embeddings.as_ref());
+        Ok(Self {
+            held: vec![0; usize::from(config.n_slots)],
+            input_scale: role.input_scale,
+            outputs: Vec::new(),
+            rows: Vec::new(),
+            context,
+            shape,
+            vocab,
+            embeddings,
+            dry: DryCache::default(),
+        })
+    }
+
+    /// The tail's vocabulary.
+    #[must_use]
+    pub fn vocab(&self) -> Option<&Vocab> {
+        self.vocab.as_ref()
+    }
+
+    fn check_spans(&self, spans: &[Span]) -> Result<usize, EngineError> {
+        let first = spans.first().ok_or_else(|| refused("a call without rows"))?;
+        let mut n_rows = 0;
+        for (index, span) in spans.iter().enumerate() {
+            let held = self.held.get(usize::from(span.slot.0)).copied();
+            let is_next = usize::from(span.slot.0) == usize::from(first.slot.0) + index;
+            if held.is_none() || !is_next || span.n_rows != first.n_rows || span.n_rows == 0 {
+                return Err(refused(&format!(
+                    "spans that are not contiguous slots of equal rows: {spans:?}"
+                )));
+            }
+            if held != Some(span.base.0) {
+                return Err(refused(&format!(
+                    "slot {} holds {} positions, so rows cannot start at {}",
+                    span.slot.0,
+                    held.unwrap_or(0),
+                    span.base
+                )));
+            }
+            let end = u64::from(span.base.0) + span.n_rows as u64;
+            if end > u64::from(self.shape.context) {
+                return Err(refused(&format!(
+                    "position {} is outside the context of {}",
+                    end - 1,
+                    self.shape.context
+                )));
+            }
+            n_rows += span.n_rows;
+        }
+        if n_rows > self.shape.max_rows {
+            return Err(refused(&format!("{n_rows} rows in one call, but {} fit", self.shape.max_rows)));
+        }
+        Ok(n_rows)
+    }
+
+    fn fill_tokens(&mut self, spans: &[Span], tokens: &[Token]) -> Result<(), EngineError> {
+        if let Some(embeddings) = &mut self.embeddings {
+            let mut rows = std::mem::take(&mut self.rows);
+            rows.clear();
+            let looked_up = embeddings.look_up(tokens, &mut rows);
+            let filled = looked_up
+                .map_err(|e| refused(&format!("an embedding could not be read: {e}")))
+                .and_then(|()| self.fill_rows(spans, &rows));
+            self.rows = rows;
+            return filled;
+        }
+        let is_tail = self.shape.is_tail;
+        let batch = self.context.batch();
+        let mut tokens = tokens.iter();
+        for span in spans {
+            for (row, token) in tokens.by_ref().take(span.n_rows).enumerate() {
+                let output = !is_tail || span.want_logits;
+                if !batch.push_token(span.slot, span.base.0 + row as u32, *token, output) {
+                    return Err(refused(&format!("token {token} is not in the vocabulary")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_rows(&mut self, spans: &[Span], rows: &[f32]) -> Result<(), EngineError> {
+        let is_tail = self.shape.is_tail;
+        let batch = self.context.batch();
+        let mut rows = rows.chunks_exact(self.shape.row_width);
+        for span in spans {
+            for (row, values) in rows.by_ref().take(span.n_rows).enumerate() {
+                let output = !is_tail || span.want_logits;
+                if !batch.push_row(span.slot, span.base.0 + row as u32, values, output) {
+                    return Err(refused("llama.cpp does not take a row of this width"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, spans: &[Span], n_rows: usize, input: Input<'_>) -> Result<(), EngineError> {
+        self.context.batch().clear();
+        match input {
+            Input::Tokens(tokens) if self.shape.is_first && tokens.len() == n_rows => {
+                self.fill_tokens(spans, tokens)
+            }
+            Input::Rows(rows) if !self.shape.is_first && rows.len() == n_rows * self.shape.row_width => {
+                if self.input_scale == 1.0 {
+                    return self.fill_rows(spans, rows);
+                }
+                let mut scaled = std::mem::take(&mut self.rows);
+                scaled.clear();
+                scaled.extend(rows.iter().map(|value| value * self.input_scale));
+                let filled = self.fill_rows(spans, &scaled);
+                self.rows = scaled;
+                filled
+            }
+            Input::Tokens(tokens) => Err(refused(&format!("{} tokens for {n_rows} rows", tokens.len()))),
+            Input::Rows(rows) => Err(refused(&format!("{} values for {n_rows} rows", rows.len()))),
+        }
+    }
+
+    /// Runs the filled batch; the captured rows land in `out`.
+    fn compute(&mut self, n_rows: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        let width = self.shape.row_width;
+        if let Some(tap) = self.context.tap() {
+            out.reserve(n_rows * width);
+            tap.rows = std::mem::take(out);
+            tap.fault = None;
+        }
+        let computed = self.context.compute();
+        if let Some(tap) = self.context.tap() {
+            *out = std::mem::take(&mut tap.rows);
+            if let Some(fault) = tap.fault.take() {
+                return Err(refused(&format!("the tensor that leaves the stage {fault}")));
+            }
+        }
+        computed.map_err(|reason| EngineError { reason: format!("llama.cpp: {reason}") })?;
+        if !self.shape.is_tail && out.len() != n_rows * width {
+            return Err(refused(&format!("{} values came out of {n_rows} rows", out.len())));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: &str) -> EngineError {
+    EngineError { reason: format!("the engine refused {what}") }
+}
+
+fn shape_of(
+    config: &EngineConfig,
+    role: &Role,
+    file: &gguf::Model,
+    context: &Context,
+    vocab: Option<&Vocab>,
+    embeddings: Option<&Embeddings>,
+) -> EngineShape {
+    let n_vocab = match embeddings {
+        Some(embeddings) => embeddings.n_tokens(),
+        None if role.is_tail => context.model().n_tokens(),
+        None => 0,
+    };
+    let rewind = match context.model().is_recurrent() {
+        true => Rewind::LastCall { rows: context.rollback_rows() },
+        false => Rewind::Anywhere,
+    };
+    EngineShape {
+        layers: role.layers,
+        is_first: role.is_first,
+        is_tail: role.is_tail,
+        row_width: context.model().row_width(),
+        n_vocab,
+        context: context.positions(),
+        n_slots: config.n_slots,
+        max_rows: context.max_rows(),
+        rewind,
+        end_tokens: vocab.map(Vocab::end_tokens).unwrap_or_default(),
+        weight_bytes: context.model().weight_bytes(),
+        kv_bytes: memory::kv_bytes(file, config.context, config.n_slots, config.kv),
+    }
+}
+
+impl Engine for LlamaEngine {
+    fn shape(&self) -> &EngineShape {
+        &self.shape
+    }
+
+    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        out.clear();
+        self.outputs.clear();
+        let n_rows = self.check_spans(spans)?;
+        self.fill(spans, n_rows, input)?;
+        for span in spans {
+            self.held[usize::from(span.slot.0)] = span.base.0 + span.n_rows as u32;
+        }
+        self.compute(n_rows, out)?;
+        if self.shape.is_tail {
+            self.outputs
+                .extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want_logits, span.n_rows)));
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        assert!(self.outputs.get(row) == Some(&true), "row {row} of the last call has no logits");
+        self.context.logits(row, self.shape.n_vocab).expect("llama.cpp keeps the logits of every flagged row")
+    }
+
+    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
+        let held =
+            self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
+        if len.0 >= *held {
+            return Ok(());
+        }
+        if !self.context.cut(slot, len.0) {
+            return Err(EngineError {
+                reason: format!("this model's memory cannot be cut back to position {len}"),
+            });
+        }
+        *held = len.0;
+        Ok(())
+    }
+
+    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
+        if !self.shape.is_tail {
+            return Err(refused("to sample: it is not the tail"));
+        }
+        let place =
+            Place { n_vocab: self.shape.n_vocab, context: self.shape.context, vocab: self.vocab.as_ref() };
+        Ok(Box::new(LlamaSampler::new(open, &place, &self.dry)?))
+    }
+}

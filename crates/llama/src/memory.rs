@@ -1,0 +1,81 @@
+//! What a file will take in memory, and what is free: asked before anything is loaded.
+
+use std::ffi::CString;
+
+use gguf::{Metadata, Model};
+use llama_cpp_sys_2 as sys;
+use protocol::KvType;
+
+use crate::context::padded;
+
+/// Bytes of all tensors in the file.
+pub(crate) fn weight_bytes(file: &Model) -> u64 {
+    file.tensors().iter().map(|tensor| tensor.bytes).sum()
+}
+
+/// Bytes of keys and values for `n_slots` streams of `context` positions. Layers without attention have none; a
+/// sliding window is kept whole (`swa_full`), so it saves nothing.
+pub(crate) fn kv_bytes(file: &Model, context: u32, n_slots: u16, kv: KvType) -> u64 {
+    let positions = u64::from(padded(context)) * u64::from(n_slots);
+    let values: u64 = (0..file.n_layers()).map(|layer| values_per_position(file, layer)).sum();
+    // Blocks of 32 values: a half-precision scale and the values.
+    let bytes_per_32 = match kv {
+        KvType::F16 => 64,
+        KvType::Q8_0 => 34,
+        KvType::Q4_0 => 18,
+    };
+    positions.saturating_mul(values) / 32 * bytes_per_32
+}
+
+/// Keys and values that one layer stores for one position.
+fn values_per_position(file: &Model, layer: u32) -> u64 {
+    let arch = file.arch();
+    let get = |key: &str| at_layer(file.metadata(), &format!("{arch}.{key}"), layer);
+    // Multi-head latent attention stores the compressed key and its rotated part, and no value.
+    if let (Some(rank), Some(_)) = (get("attention.kv_lora_rank"), get("attention.key_length_mla")) {
+        return rank + get("rope.dimension_count").unwrap_or(0);
+    }
+    let heads = get("attention.head_count").unwrap_or(0);
+    let kv_heads = get("attention.head_count_kv").unwrap_or(heads);
+    let default = u64::from(file.n_embd()).checked_div(heads).unwrap_or(0);
+    let key = get("attention.key_length").unwrap_or(default);
+    let value = get("attention.value_length").unwrap_or(default);
+    kv_heads.saturating_mul(key + value)
+}
+
+/// A number that is one for all layers or an array with one per layer.
+fn at_layer(metadata: &Metadata, key: &str, layer: u32) -> Option<u64> {
+    let value = metadata.get(key)?;
+    match value.as_array() {
+        Some(array) => array.to_u64s()?.get(layer as usize).copied(),
+        None => value.as_u64(),
+    }
+}
+
+/// Bytes free on the device, or in main memory if `device` is none; none if this system does not say.
+pub(crate) fn free_bytes(device: Option<&str>) -> Option<u64> {
+    let Some(name) = device else { return free_main_memory() };
+    let name = CString::new(name).ok()?;
+    // SAFETY: `name` is NUL-terminated; the answer is null or a device that lives as long as the process.
+    let device = unsafe { sys::ggml_backend_dev_by_name(name.as_ptr()) };
+    if device.is_null() {
+        return None;
+    }
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the device is valid and both out-pointers are.
+    unsafe { sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total) };
+    Some(free as u64)
+}
+
+/// ggml reports all memory as free on the CPU, so the kernel is asked: what could be used without swapping.
+#[cfg(target_os = "linux")]
+fn free_main_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn free_main_memory() -> Option<u64> {
+    free_bytes(Some("CPU"))
+}
