@@ -8,15 +8,18 @@ before the end.
 """
 
 import json
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 STAGES = 3
+LISTEN_S = 20
 # A bare machine cuts the model first; a warm one is ready within seconds.
 READY_S = 120
 ANSWER_S = 60
@@ -38,13 +41,23 @@ def start(paceline: str, model: str):
     """The front process and the address that it prints once its port is open."""
     command = [paceline, "serve", model, "--stages", str(STAGES), "--listen", "127.0.0.1:0"]
     print("starting:", *command, file=sys.stderr)
-    front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    for line in front.stdout:
-        print(line, end="", file=sys.stderr)
-        words = [word for word in line.split() if word.startswith("http://")]
-        if words:
-            return front, words[0].rstrip("/.,")
-    raise Failed(f"paceline ended with status {front.wait()} before it listened")
+    front = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    addresses = queue.Queue()
+    threading.Thread(target=forward, args=(front.stdout, addresses), daemon=True).start()
+    try:
+        return front, addresses.get(timeout=LISTEN_S)
+    except queue.Empty:
+        stop(front)
+        raise Failed(f"paceline did not listen within {LISTEN_S} s") from None
+
+
+def forward(said, addresses: queue.Queue) -> None:
+    """Passes on what the front says, for as long as it lives, and the addresses in it."""
+    for line in said:
+        print(line, end="", file=sys.stderr, flush=True)
+        for word in line.split():
+            if word.startswith("http://"):
+                addresses.put(word.rstrip("/.,;"))
 
 
 def wait_ready(front, address: str) -> None:
