@@ -1,2 +1,230 @@
-//! Placeholder.
+//! Deterministic simulation of a whole line: the real scheduler, pipelines and stages with a toy engine, in virtual
+//! time, over links that delay, stall and break.
+//!
+//! Owns: the toy model, virtual links, what a seed means, and the checkers. A run depends on its [`Plan`] alone, so a
+//! failing seed fails for ever: `cargo run --release -p sim -- --seed N`. Also the place of tests about the workspace
+//! itself. Does not know: sockets, threads, clocks, llama.cpp.
 #![forbid(unsafe_code)]
+
+mod check;
+mod front;
+mod line;
+mod network;
+mod random;
+mod scenario;
+mod toy;
+mod watch;
+
+use std::fmt;
+
+use check::Stories;
+pub use check::{Ending, Violation};
+use front::{Front, Guesses, Reach, Requests};
+use line::Line;
+use network::{Breakage, Network};
+use protocol::SeqId;
+use random::Random;
+use scenario::Scenario;
+
+/// What is run: a seed, and what is not left to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Decides everything that the other fields leave open.
+    pub seed: u64,
+    /// Which front drives the line.
+    pub driver: Option<Driver>,
+    /// Rows in a window at most, 1 to 16; only for [`Driver::Guesses`].
+    pub width: Option<u32>,
+    /// Windows in flight at most; only for [`Driver::Guesses`].
+    pub depth: Option<u32>,
+    /// No cancellations, no outages, nobody gives up in the queue.
+    pub calm: bool,
+    /// What is broken on purpose.
+    pub sabotage: Option<Sabotage>,
+}
+
+/// Who plays the front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// The scheduler.
+    Scheduler,
+    /// Pipelines with random and adversarial proposals.
+    Guesses,
+}
+
+/// A fault that the checkers must see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A link delivers two frames of one sequence in the wrong order.
+    Reorder,
+    /// Engines claim to cut a sequence, but do not.
+    DropRewind,
+    /// A link loses a frame.
+    LeaveGap,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What must never happen but did.
+    pub violations: Vec<Violation>,
+    /// How much happened.
+    pub summary: Summary,
+}
+
+/// Numbers by which one sees that runs are not idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens generated.
+    pub tokens: u64,
+    /// Windows sent.
+    pub windows: u64,
+    /// Of those, made stale.
+    pub stale_windows: u64,
+    /// Of those, dropped by a stage before it computed them; counted once per stage.
+    pub dropped_windows: u64,
+    /// Tokens proposed and sent.
+    pub proposed: u64,
+    /// Of those, committed.
+    pub accepted: u64,
+    /// Proposals refused because of tokens outside the vocabulary.
+    pub refused_proposals: u64,
+    /// Engine calls that served several sequences at once.
+    pub shared_calls: u64,
+    /// Times that the line was lost.
+    pub outages: u64,
+    /// Times that the sabotage did harm.
+    pub sabotaged: u64,
+    /// Events in the run.
+    pub events: u64,
+    /// A hash of everything that happened and when.
+    pub trace: u64,
+}
+
+/// Runs a plan to its end. The same plan gives the same outcome.
+#[must_use]
+pub fn run(plan: &Plan) -> Outcome {
+    let mut random = Random::new(plan.seed);
+    let driver = plan.driver.unwrap_or_else(|| random.pick(&[Driver::Scheduler, Driver::Guesses]));
+    let scenario = Scenario::draw(plan, &mut random);
+    let stories = Stories::new(scenario.asks.iter().map(|ask| {
+        let open = ask.open(SeqId(0), scenario.limits.context);
+        toy::sequential(&scenario.model, &open, &ask.prompt)
+    }));
+    let asks = scenario.asks.clone();
+    match driver {
+        Driver::Scheduler => {
+            let limits = scenario.limits;
+            let n_stages = scenario.stages.len() as u16;
+            let mut config = scheduler::Config::new(n_stages, limits.n_slots, limits.context, limits.n_vocab);
+            config.chunk_rows = limits.chunk_rows;
+            config.max_chunks_in_flight = limits.max_chunks;
+            config.queue_limit = scenario.queue_limit;
+            config.queue_timeout = scenario.queue_timeout;
+            drive(Requests::new(config, asks, stories), plan, &scenario, random)
+        }
+        Driver::Guesses => {
+            let reach = Reach { width: plan.width, depth: plan.depth };
+            let front = Guesses::new(asks, scenario.limits, reach, stories, random.fork());
+            drive(front, plan, &scenario, random)
+        }
+    }
+}
+
+fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, random: Random) -> Outcome {
+    let breakage = match plan.sabotage {
+        Some(Sabotage::Reorder) => Some(Breakage::Reorder),
+        Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
+        Some(Sabotage::DropRewind) | None => None,
+    };
+    let network = Network::new(scenario.delays, random, breakage);
+    let forgets_to_cut = plan.sabotage == Some(Sabotage::DropRewind);
+    let (mut front, network, counts, mut violations) =
+        Line::new(front, scenario, network, forgets_to_cut).run();
+    violations.extend(front.stories().conclude());
+    let guessed = front.guessed();
+    let summary = Summary {
+        requests: scenario.asks.len() as u64,
+        tokens: front.stories().n_tokens(),
+        windows: guessed.windows,
+        stale_windows: guessed.stale_windows,
+        dropped_windows: counts.dropped,
+        proposed: guessed.proposed,
+        accepted: guessed.accepted,
+        refused_proposals: guessed.refused,
+        shared_calls: counts.shared_calls,
+        outages: counts.outages,
+        sabotaged: network.n_broken() + counts.spoiled_calls,
+        events: counts.events,
+        trace: counts.trace,
+    };
+    Outcome { violations, summary }
+}
+
+impl Summary {
+    /// Adds the counts of another run; the trace becomes that of both.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.tokens += other.tokens;
+        self.windows += other.windows;
+        self.stale_windows += other.stale_windows;
+        self.dropped_windows += other.dropped_windows;
+        self.proposed += other.proposed;
+        self.accepted += other.accepted;
+        self.refused_proposals += other.refused_proposals;
+        self.shared_calls += other.shared_calls;
+        self.outages += other.outages;
+        self.sabotaged += other.sabotaged;
+        self.events += other.events;
+        self.trace = random::mix2(self.trace, other.trace);
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
+             {} outages, {} events",
+            self.requests,
+            self.tokens,
+            self.windows,
+            self.stale_windows,
+            self.dropped_windows,
+            self.accepted,
+            self.proposed,
+            self.shared_calls,
+            self.outages,
+            self.events
+        )
+    }
+}
+
+impl fmt::Display for Plan {
+    /// The command that runs it again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cargo run --release -p sim -- --seed {}", self.seed)?;
+        match self.driver {
+            Some(Driver::Scheduler) => write!(f, " --driver scheduler")?,
+            Some(Driver::Guesses) => write!(f, " --driver guesses")?,
+            None => {}
+        }
+        if let Some(width) = self.width {
+            write!(f, " --width {width}")?;
+        }
+        if let Some(depth) = self.depth {
+            write!(f, " --depth {depth}")?;
+        }
+        if self.calm {
+            write!(f, " --calm")?;
+        }
+        match self.sabotage {
+            Some(Sabotage::Reorder) => write!(f, " --sabotage reorder"),
+            Some(Sabotage::DropRewind) => write!(f, " --sabotage rewind"),
+            Some(Sabotage::LeaveGap) => write!(f, " --sabotage gap"),
+            None => Ok(()),
+        }
+    }
+}

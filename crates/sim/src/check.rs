@@ -1,0 +1,325 @@
+//! What must hold in every run, and the checkers that watch for it.
+//!
+//! [`Stories`] watches requests from the front's side, [`Order`] the frames that arrive at one stage.
+
+use std::collections::BTreeMap;
+
+use protocol::{End, Epoch, Position, SeqId, StageIndex, Token, WindowId, Work};
+
+/// Something that must never happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// An answer that differs from decoding one token after another.
+    #[error("request {request}: token {index} is {got}, sequential decoding gives {expected:?}")]
+    WrongToken {
+        /// Which request.
+        request: usize,
+        /// Index in the answer.
+        index: usize,
+        /// The token.
+        got: Token,
+        /// What it should be; nothing behind the end.
+        expected: Option<Token>,
+    },
+    /// An answer that ended too early, or for another reason.
+    #[error("request {request} ended with {ending:?} after {n_tokens} of {expected} tokens")]
+    WrongEnd {
+        /// Which request.
+        request: usize,
+        /// How it ended.
+        ending: Ending,
+        /// Tokens until then.
+        n_tokens: usize,
+        /// Tokens of sequential decoding.
+        expected: usize,
+    },
+    /// An event of a request after its end, or before its start.
+    #[error("request {request}: {event} out of turn")]
+    OutOfTurn {
+        /// Which request.
+        request: usize,
+        /// Which event.
+        event: &'static str,
+    },
+    /// A request that never ended.
+    #[error("request {request} never ended; it has {n_tokens} tokens")]
+    NeverEnded {
+        /// Which request.
+        request: usize,
+        /// Tokens until then.
+        n_tokens: usize,
+    },
+    /// The front found a report impossible.
+    #[error("the front refused a report: {reason}")]
+    ReportRefused {
+        /// Why.
+        reason: String,
+    },
+    /// A stage reported a fault.
+    #[error("stage {stage} reported a fault: {reason}")]
+    StageFault {
+        /// Which stage.
+        stage: StageIndex,
+        /// What it said.
+        reason: String,
+    },
+    /// A stage asked its engine for what no engine promises.
+    #[error("stage {stage} called its engine with {what}")]
+    Call {
+        /// Which stage.
+        stage: StageIndex,
+        /// What was wrong.
+        what: String,
+    },
+    /// Frames of one sequence that arrived in an order that the front never gave.
+    #[error("stage {stage}, sequence {seq}: {what}")]
+    Order {
+        /// Which stage.
+        stage: StageIndex,
+        /// Which sequence.
+        seq: SeqId,
+        /// What was wrong.
+        what: String,
+    },
+    /// A window was computed although the stage knew that it was stale.
+    #[error(
+        "stage {stage} computed a window of epoch {epoch} of sequence {seq} after it had heard of {newest}"
+    )]
+    StaleComputed {
+        /// Which stage.
+        stage: StageIndex,
+        /// Which sequence.
+        seq: SeqId,
+        /// The window's epoch.
+        epoch: Epoch,
+        /// The newest epoch it had heard of.
+        newest: Epoch,
+    },
+    /// Memory in use when no request was left.
+    #[error("stage {stage} still holds {what}")]
+    Held {
+        /// Which stage.
+        stage: StageIndex,
+        /// What it holds.
+        what: String,
+    },
+    /// The front kept something for requests that had all ended.
+    #[error("the front still holds {n_sequences} sequences")]
+    FrontHeld {
+        /// How many.
+        n_sequences: usize,
+    },
+    /// A message that its receiver could not read.
+    #[error("a message was not understood: {reason}")]
+    Undecodable {
+        /// The decoder's words.
+        reason: String,
+    },
+    /// More events than any run needs: something goes in circles.
+    #[error("no end after {n_events} events")]
+    Endless {
+        /// Events until then.
+        n_events: u64,
+    },
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself.
+    Done(End),
+    /// By its caller.
+    Cancelled,
+    /// With the line.
+    LineLost,
+    /// In the queue.
+    QueueTimeout,
+    /// With any other reason.
+    Failed(String),
+}
+
+/// What every request is told, compared with what it should be told.
+#[derive(Debug, Default)]
+pub(crate) struct Stories {
+    stories: Vec<Story>,
+    violations: Vec<Violation>,
+}
+
+#[derive(Debug)]
+struct Story {
+    expected: (Vec<Token>, End),
+    got: Vec<Token>,
+    stage: Stage,
+    cancelled: bool,
+    interrupted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    New,
+    Waiting,
+    Running,
+    Over,
+}
+
+impl Stories {
+    pub(crate) fn new(expected: impl IntoIterator<Item = (Vec<Token>, End)>) -> Self {
+        let story = |expected| Story {
+            expected,
+            got: Vec::new(),
+            stage: Stage::New,
+            cancelled: false,
+            interrupted: false,
+        };
+        Self { stories: expected.into_iter().map(story).collect(), violations: Vec::new() }
+    }
+
+    pub(crate) fn expected(&self, request: usize) -> &[Token] {
+        &self.stories[request].expected.0
+    }
+
+    pub(crate) fn accepted(&mut self, request: usize) {
+        self.step(request, "acceptance", &[Stage::New], Stage::Waiting);
+    }
+
+    pub(crate) fn started(&mut self, request: usize) {
+        self.step(request, "start", &[Stage::Waiting], Stage::Running);
+    }
+
+    pub(crate) fn cancelled(&mut self, request: usize) {
+        self.stories[request].cancelled = true;
+    }
+
+    /// The line was lost: whatever runs may fail.
+    pub(crate) fn interrupted(&mut self) {
+        for story in self.stories.iter_mut().filter(|story| story.stage == Stage::Running) {
+            story.interrupted = true;
+        }
+    }
+
+    pub(crate) fn tokens(&mut self, request: usize, tokens: &[Token]) {
+        self.step(request, "tokens", &[Stage::Running], Stage::Running);
+        let story = &mut self.stories[request];
+        for &got in tokens {
+            let index = story.got.len();
+            let expected = story.expected.0.get(index).copied();
+            if expected != Some(got) {
+                self.violations.push(Violation::WrongToken { request, index, got, expected });
+            }
+            story.got.push(got);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, request: usize, ending: Ending) {
+        let is_queued = self.stories[request].stage == Stage::Waiting;
+        self.step(request, "end", &[Stage::Waiting, Stage::Running], Stage::Over);
+        let story = &self.stories[request];
+        let is_right = match &ending {
+            Ending::Done(end) => story.got.len() == story.expected.0.len() && *end == story.expected.1,
+            Ending::Cancelled => story.cancelled,
+            Ending::LineLost => story.interrupted,
+            Ending::QueueTimeout => is_queued,
+            Ending::Failed(_) => false,
+        };
+        if !is_right {
+            let (n_tokens, expected) = (story.got.len(), story.expected.0.len());
+            self.violations.push(Violation::WrongEnd { request, ending, n_tokens, expected });
+        }
+    }
+
+    pub(crate) fn n_tokens(&self) -> u64 {
+        self.stories.iter().map(|story| story.got.len() as u64).sum()
+    }
+
+    /// Everything that was wrong, now that nothing can happen any more.
+    pub(crate) fn conclude(&mut self) -> Vec<Violation> {
+        let open = self.stories.iter().enumerate().filter(|(_, story)| story.stage != Stage::Over);
+        let never_ended =
+            open.map(|(request, story)| Violation::NeverEnded { request, n_tokens: story.got.len() });
+        self.violations.extend(never_ended.collect::<Vec<_>>());
+        std::mem::take(&mut self.violations)
+    }
+
+    fn step(&mut self, request: usize, event: &'static str, from: &[Stage], to: Stage) {
+        let story = &mut self.stories[request];
+        if !from.contains(&story.stage) {
+            self.violations.push(Violation::OutOfTurn { request, event });
+        }
+        story.stage = to;
+    }
+}
+
+/// The order in which one stage hears of each sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    sequences: BTreeMap<SeqId, Heard>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    /// The position at which the next chunk, or the next window of the same epoch, begins.
+    next: Position,
+    /// Of the last window.
+    window: Option<(Epoch, WindowId)>,
+    is_closed: bool,
+}
+
+impl Order {
+    /// A frame arrives. Windows of one epoch must tile the positions, epochs and windows must never go back.
+    pub(crate) fn check(&mut self, work: &Work) -> Result<(), String> {
+        let seq = work.seq();
+        if let Work::Open(open) = work {
+            let heard = Heard { next: open.start, window: None, is_closed: false };
+            return match self.sequences.insert(seq, heard) {
+                None => Ok(()),
+                Some(_) => Err("opened twice".into()),
+            };
+        }
+        if matches!(work, Work::Close(_)) && !self.sequences.contains_key(&seq) {
+            // The stages above were told to drop the sequence before they passed its `Open` on.
+            self.sequences.insert(seq, Heard { next: Position(0), window: None, is_closed: true });
+            return Ok(());
+        }
+        let heard = self.sequences.get_mut(&seq).ok_or("not open yet")?;
+        if heard.is_closed {
+            return Err("more after its close".into());
+        }
+        match work {
+            Work::Chunk(chunk) => heard.chunk(chunk.base, chunk.tokens.len()),
+            Work::Window(window) => {
+                heard.window(window.base, window.tokens.len(), (window.epoch, window.window))
+            }
+            Work::Close(_) => {
+                heard.is_closed = true;
+                Ok(())
+            }
+            Work::Open(_) | Work::Fork(_) | Work::Park(_) => Err("work that nobody sends yet".into()),
+        }
+    }
+}
+
+impl Heard {
+    fn chunk(&mut self, base: Position, n_tokens: usize) -> Result<(), String> {
+        if self.window.is_some() {
+            return Err(format!("chunk at {base} after a window"));
+        }
+        let expected = std::mem::replace(&mut self.next, base.plus(n_tokens));
+        if base == expected { Ok(()) } else { Err(format!("chunk at {base}, expected {expected}")) }
+    }
+
+    fn window(&mut self, base: Position, n_tokens: usize, id: (Epoch, WindowId)) -> Result<(), String> {
+        let expected = std::mem::replace(&mut self.next, base.plus(n_tokens));
+        let last = self.window.replace(id);
+        let (epoch, window) = id;
+        match last {
+            Some((before, _)) if epoch < before => {
+                Err(format!("window of epoch {epoch} after epoch {before}"))
+            }
+            Some((_, before)) if window <= before => Err(format!("window {window} after window {before}")),
+            Some((before, _)) if epoch > before && base <= expected => Ok(()),
+            Some((before, _)) if epoch > before => Err(format!("epoch {epoch} at {base}, beyond {expected}")),
+            _ if base != expected => Err(format!("window at {base}, but the last one ends at {expected}")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The front's side of a simulated line: one that drives the scheduler, and one that drives pipelines itself, with
+//! any width, depth and guesses.
+
+mod guesses;
+mod proposals;
+mod requests;
+
+pub(crate) use guesses::{Guesses, Reach};
+pub(crate) use requests::Requests;
+
+use std::time::Duration;
+
+use protocol::{Frame, Hint, Report, StageIndex};
+
+use crate::check::Stories;
+
+/// What a front sends down the line.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// On the link to stage 0.
+    Work(Frame),
+    /// To every stage.
+    Hint(Hint),
+}
+
+/// How often guessing happened; the tests look whether it happened at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Guessed {
+    pub(crate) windows: u64,
+    pub(crate) stale_windows: u64,
+    pub(crate) proposed: u64,
+    pub(crate) accepted: u64,
+    /// Proposals with tokens outside the vocabulary.
+    pub(crate) refused: u64,
+}
+
+/// A front, driven by the line's loop.
+pub(crate) trait Front {
+    /// The line can be used (again).
+    fn line_up(&mut self, now: Duration);
+
+    /// The line is gone with all that it held.
+    fn line_lost(&mut self, now: Duration);
+
+    /// A stage speaks. An error is a report that no honest stage sends.
+    fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String>;
+
+    /// The time has come that [`Front::next_wake`] named.
+    fn wake(&mut self, now: Duration);
+
+    /// When something is due, if nothing happens before.
+    fn next_wake(&self) -> Option<Duration>;
+
+    /// The next thing to send.
+    fn poll_sent(&mut self) -> Option<Sent>;
+
+    fn stories(&mut self) -> &mut Stories;
+
+    fn guessed(&self) -> Guessed;
+
+    /// Sequences whose memory the front believes in use.
+    fn n_sequences(&self) -> usize;
+}

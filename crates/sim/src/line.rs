@@ -1,0 +1,404 @@
+//! A whole line in virtual time: a front, stages with toy engines, and the links between them, in one loop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{
+    Close, Command, DecodeError, Epoch, Frame, Generation, Hint, Open, Report, SeqId, StageIndex, ToFront,
+    ToStage, Wire, Work,
+};
+use stage::{Config, Done, Output, StageCore};
+
+use crate::check::{Order, Violation};
+use crate::front::{Front, Sent};
+use crate::network::{Link, Network};
+use crate::random::mix2;
+use crate::scenario::{CallTime, Outage, Scenario};
+use crate::toy::ToyEngine;
+use crate::watch::Watched;
+
+/// Events after which a run is given up: some ten times what the longest one takes.
+const MAX_EVENTS: u64 = 200_000;
+
+enum Happening {
+    /// At a stage.
+    Frame(usize, Generation, Bytes),
+    /// At a stage.
+    Hint(usize, Bytes),
+    /// At the front.
+    Report(Bytes),
+    /// A stage's engine is done.
+    Done(usize),
+    /// The front asked to be woken.
+    Wake,
+    LineUp,
+    LineLost,
+}
+
+struct Stage {
+    core: StageCore,
+    engine: Watched<ToyEngine>,
+    time: CallTime,
+    /// In which the stage was assigned.
+    generation: Generation,
+    running: Option<Done>,
+    order: Order,
+    /// The newest epoch heard of.
+    newest: BTreeMap<SeqId, Epoch>,
+    /// The same when the call under way began.
+    newest_at_call: BTreeMap<SeqId, Epoch>,
+}
+
+/// Counters of the whole line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) events: u64,
+    /// Engine calls that served several sequences at once.
+    pub(crate) shared_calls: u64,
+    /// Windows that a stage dropped before it computed them.
+    pub(crate) dropped: u64,
+    /// Engine calls on top of rows that should have been cut.
+    pub(crate) spoiled_calls: u64,
+    pub(crate) outages: u64,
+    /// A hash of everything that happened and when.
+    pub(crate) trace: u64,
+}
+
+pub(crate) struct Line<F> {
+    front: F,
+    stages: Vec<Stage>,
+    network: Network,
+    now: Duration,
+    agenda: BTreeMap<(Duration, u64), Happening>,
+    n_planned: u64,
+    /// Of the front. Stages take it over when they are assigned again.
+    generation: Generation,
+    wake_at: Option<Duration>,
+    violations: Vec<Violation>,
+    counts: Counts,
+}
+
+impl<F: Front> Line<F> {
+    pub(crate) fn new(front: F, scenario: &Scenario, network: Network, forgets_to_cut: bool) -> Self {
+        let stage = |&(layers, time): &_| {
+            let shape = scenario.model.shape(layers, scenario.sizes);
+            let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), forgets_to_cut);
+            Stage {
+                core: StageCore::new(shape, Config { row_dtype: scenario.row_dtype }),
+                engine: Watched::new(engine),
+                time,
+                generation: Generation(0),
+                running: None,
+                order: Order::default(),
+                newest: BTreeMap::new(),
+                newest_at_call: BTreeMap::new(),
+            }
+        };
+        let mut line = Self {
+            front,
+            stages: scenario.stages.iter().map(stage).collect(),
+            network,
+            now: Duration::ZERO,
+            agenda: BTreeMap::new(),
+            n_planned: 0,
+            generation: Generation(0),
+            wake_at: None,
+            violations: Vec::new(),
+            counts: Counts::default(),
+        };
+        line.plan(Duration::from_millis(1), Happening::LineUp);
+        for &Outage { at, lasts } in &scenario.outages {
+            line.plan(at, Happening::LineLost);
+            line.plan(at + lasts, Happening::LineUp);
+        }
+        line
+    }
+
+    /// Runs until nothing can happen any more.
+    pub(crate) fn run(mut self) -> (F, Network, Counts, Vec<Violation>) {
+        self.after_front();
+        while self.counts.events < MAX_EVENTS {
+            if let Some(((at, _), happening)) = self.agenda.pop_first() {
+                self.now = at;
+                self.counts.events += 1;
+                self.happen(happening);
+            } else if let Some((to, frame)) = self.network.release() {
+                self.post_frame(to, &frame);
+            } else {
+                break;
+            }
+        }
+        if self.counts.events == MAX_EVENTS {
+            self.violations.push(Violation::Endless { n_events: MAX_EVENTS });
+        }
+        self.conclude();
+        (self.front, self.network, self.counts, self.violations)
+    }
+
+    fn plan(&mut self, at: Duration, happening: Happening) {
+        self.n_planned += 1;
+        self.agenda.insert((at, self.n_planned), happening);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        self.note(&happening);
+        match happening {
+            Happening::Frame(stage, generation, bytes) => self.frame_arrives(stage, generation, &bytes),
+            Happening::Hint(stage, bytes) => self.hint_arrives(stage, &bytes),
+            Happening::Report(bytes) => self.report_arrives(&bytes),
+            Happening::Done(stage) => self.call_is_done(stage),
+            Happening::Wake => {
+                self.wake_at = None;
+                self.front.wake(self.now);
+                self.after_front();
+            }
+            Happening::LineLost => {
+                self.counts.outages += 1;
+                self.generation = Generation(self.generation.0 + 1);
+                self.network.reconnect();
+                self.front.line_lost(self.now);
+                self.after_front();
+            }
+            Happening::LineUp => {
+                for stage in &mut self.stages {
+                    stage.assign(self.generation);
+                }
+                self.front.line_up(self.now);
+                self.after_front();
+            }
+        }
+    }
+
+    fn note(&mut self, happening: &Happening) {
+        let (kind, bytes): (u64, &[u8]) = match happening {
+            Happening::Frame(stage, _, bytes) => (8 + *stage as u64, bytes),
+            Happening::Hint(stage, bytes) => (16 + *stage as u64, bytes),
+            Happening::Report(bytes) => (1, bytes),
+            Happening::Done(stage) => (24 + *stage as u64, &[]),
+            Happening::Wake => (2, &[]),
+            Happening::LineUp => (3, &[]),
+            Happening::LineLost => (4, &[]),
+        };
+        let start = mix2(mix2(self.counts.trace, kind), self.now.as_nanos() as u64);
+        self.counts.trace = bytes.iter().fold(start, |trace, &byte| mix2(trace, byte.into()));
+    }
+
+    fn frame_arrives(&mut self, index: usize, generation: Generation, bytes: &Bytes) {
+        let stage = &mut self.stages[index];
+        if generation != stage.generation {
+            return;
+        }
+        let Some(frame) = understood(Frame::decode(bytes), &mut self.violations) else { return };
+        let seq = frame.work.seq();
+        if let Err(what) = stage.order.check(&frame.work) {
+            self.violations.push(Violation::Order { stage: name(index), seq, what });
+        }
+        if let Work::Window(window) = &frame.work {
+            stage.hear(seq, window.epoch);
+        }
+        stage.core.handle_frame(frame, self.now);
+        self.after_stage(index);
+    }
+
+    fn hint_arrives(&mut self, index: usize, bytes: &Bytes) {
+        let stage = &mut self.stages[index];
+        let Some(message) = understood(ToStage::decode(bytes), &mut self.violations) else { return };
+        if let Command::Hint(hint) = message.command
+            && message.generation == stage.generation
+        {
+            if let Hint::Advance { seq, epoch } = hint {
+                stage.hear(seq, epoch);
+            }
+            stage.core.handle_hint(hint);
+            self.after_stage(index);
+        }
+    }
+
+    fn report_arrives(&mut self, bytes: &Bytes) {
+        let Some(message) = understood(ToFront::decode(bytes), &mut self.violations) else { return };
+        if message.generation != self.generation {
+            return;
+        }
+        if let Report::Fault(fault) = &message.report {
+            self.violations
+                .push(Violation::StageFault { stage: message.from, reason: fault.kind.to_string() });
+        }
+        if let Err(reason) = self.front.handle_report(message.from, message.report, self.now) {
+            self.violations.push(Violation::ReportRefused { reason });
+        }
+        self.after_front();
+    }
+
+    fn call_is_done(&mut self, index: usize) {
+        let stage = &mut self.stages[index];
+        let done = stage.running.take().expect("only a call under way is ever done");
+        stage.core.complete(done, &stage.engine, self.now);
+        for what in stage.engine.take_broken() {
+            self.violations.push(Violation::Call { stage: name(index), what });
+        }
+        self.after_stage(index);
+        self.stages[index].newest_at_call.clear();
+    }
+
+    /// Carries away what a stage says, and gives its engine the next call.
+    fn after_stage(&mut self, index: usize) {
+        while let Some(output) = self.stages[index].core.poll_output() {
+            self.check_not_stale(index, &output);
+            match output {
+                Output::Forward(frame) => self.send_frame(index + 1, self.stages[index].generation, frame),
+                Output::Report(report) => self.send_report(index, report),
+            }
+        }
+        let stage = &mut self.stages[index];
+        if stage.running.is_some() {
+            return;
+        }
+        let Some(call) = stage.core.next_call(self.now) else { return };
+        if call.spans().len() > 1 {
+            self.counts.shared_calls += 1;
+        }
+        let took = stage.time.per_call + stage.time.per_row * call.n_rows() as u32;
+        stage.newest_at_call.clone_from(&stage.newest);
+        stage.running = Some(call.execute(&mut stage.engine));
+        self.plan(self.now + took, Happening::Done(index));
+    }
+
+    /// A stage must not compute what it knew to be stale when it began.
+    fn check_not_stale(&mut self, index: usize, output: &Output) {
+        let (seq, epoch) = match output {
+            Output::Forward(Frame { work: Work::Window(window), .. }) => (window.seq, window.epoch),
+            Output::Report(Report::Verdict(verdict)) => (verdict.seq, verdict.epoch),
+            Output::Forward(_) | Output::Report(_) => return,
+        };
+        if let Some(&newest) = self.stages[index].newest_at_call.get(&seq).filter(|&&newest| newest > epoch) {
+            self.violations.push(Violation::StaleComputed { stage: name(index), seq, epoch, newest });
+        }
+    }
+
+    /// Carries away what the front says, and notes when it must be woken.
+    fn after_front(&mut self) {
+        while let Some(sent) = self.front.poll_sent() {
+            match sent {
+                Sent::Work(frame) => self.send_frame(0, self.generation, frame),
+                Sent::Hint(hint) => self.send_hint(hint),
+            }
+        }
+        if let Some(at) = self.front.next_wake()
+            && self.wake_at.is_none_or(|planned| at < planned)
+        {
+            self.wake_at = Some(at);
+            self.plan(at.max(self.now), Happening::Wake);
+        }
+    }
+
+    fn send_frame(&mut self, to: usize, generation: Generation, frame: Frame) {
+        if generation != self.generation {
+            return;
+        }
+        for frame in self.network.pass(to, frame) {
+            self.post_frame(to, &frame);
+        }
+    }
+
+    fn post_frame(&mut self, to: usize, frame: &Frame) {
+        let (head, body) = frame.encode_parts();
+        let at = self.network.arrival(Link::Rows(to), Some(frame.work.seq()), self.now);
+        self.plan(at, Happening::Frame(to, self.generation, [head, body].concat().into()));
+    }
+
+    fn send_hint(&mut self, hint: Hint) {
+        for index in 0..self.stages.len() {
+            for _ in 0..self.network.copies_of_hint() {
+                let message =
+                    ToStage { to: name(index), generation: self.generation, command: Command::Hint(hint) };
+                let at = self.network.arrival(Link::Hints(index), None, self.now);
+                self.plan(at, Happening::Hint(index, encoded(&message)));
+            }
+        }
+    }
+
+    fn send_report(&mut self, from: usize, report: Report) {
+        let message = ToFront { from: name(from), generation: self.stages[from].generation, report };
+        let at = self.network.arrival(Link::Reports(from), None, self.now);
+        self.plan(at, Happening::Report(encoded(&message)));
+    }
+
+    /// Nothing moves any more: nothing may be held either.
+    fn conclude(&mut self) {
+        let n_sequences = self.front.n_sequences();
+        if n_sequences > 0 {
+            self.violations.push(Violation::FrontHeld { n_sequences });
+        }
+        for (index, stage) in self.stages.iter_mut().enumerate() {
+            self.counts.dropped += stage.core.stats().stale_windows;
+            self.counts.spoiled_calls += stage.engine.inner().spoiled_calls();
+            if let Some(what) = stage.holds(self.now) {
+                self.violations.push(Violation::Held { stage: name(index), what });
+            }
+        }
+    }
+}
+
+impl Stage {
+    /// Takes its place in a new line.
+    fn assign(&mut self, generation: Generation) {
+        self.generation = generation;
+        self.core.reset();
+        self.order = Order::default();
+        self.newest.clear();
+        self.newest_at_call.clear();
+    }
+
+    fn hear(&mut self, seq: SeqId, epoch: Epoch) {
+        let newest = self.newest.entry(seq).or_default();
+        *newest = epoch.max(*newest);
+    }
+
+    /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.
+    fn holds(&mut self, now: Duration) -> Option<String> {
+        let frames = self.core.load().frames;
+        if frames > 0 {
+            return Some(format!("{frames} frames"));
+        }
+        let n_slots = self.core.shape().n_slots;
+        let before = self.core.stats().opened;
+        for i in 0..u64::from(n_slots) {
+            self.core.handle_frame(Frame::new(Work::Open(Box::new(fresh(SeqId(u64::MAX - i))))), now);
+        }
+        let opened = self.core.stats().opened - before;
+        for i in 0..u64::from(n_slots) {
+            self.core.handle_frame(Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i) })), now);
+        }
+        let taken = u64::from(n_slots) - opened;
+        (taken > 0).then(|| format!("{taken} of {n_slots} slots"))
+    }
+}
+
+fn fresh(seq: SeqId) -> Open {
+    Open {
+        seq,
+        start: protocol::Position(0),
+        seed: 0,
+        choice: 0,
+        sampler: protocol::SamplerParams::default(),
+        limit: protocol::Position(2),
+        ignore_eos: false,
+        top_logprobs: None,
+        history: Vec::new(),
+    }
+}
+
+fn name(index: usize) -> StageIndex {
+    StageIndex(index as u16)
+}
+
+fn encoded<T: Wire>(message: &T) -> Bytes {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes.into()
+}
+
+fn understood<T>(decoded: Result<T, DecodeError>, violations: &mut Vec<Violation>) -> Option<T> {
+    decoded.map_err(|error| violations.push(Violation::Undecodable { reason: error.to_string() })).ok()
+}

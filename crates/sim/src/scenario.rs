@@ -1,0 +1,199 @@
+//! What a seed means: the model, the line, its links and times, the requests, and what goes wrong.
+
+use std::time::Duration;
+
+use protocol::{LayerRange, Open, Position, RowDtype, SamplerParams, SeqId, Token};
+use scheduler::Request;
+
+use crate::Plan;
+use crate::network::Delays;
+use crate::random::Random;
+use crate::toy::{Model, Sizes};
+
+/// The most rows that any window has.
+const MAX_WIDTH: u32 = 16;
+
+/// One request: when it comes, what it asks, and how long its caller waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) at: Duration,
+    pub(crate) prompt: Vec<Token>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) sampler: SamplerParams,
+    pub(crate) seed: u64,
+    pub(crate) choice: u32,
+    pub(crate) ignore_eos: bool,
+    pub(crate) top_logprobs: Option<u8>,
+    /// From the moment it is taken (or, with [`crate::front::Guesses`], started) until it is cancelled.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Ask {
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            prompt: self.prompt.clone(),
+            sampler: self.sampler.clone(),
+            seed: self.seed,
+            choice: self.choice,
+            max_tokens: self.max_tokens,
+            ignore_eos: self.ignore_eos,
+            top_logprobs: self.top_logprobs,
+        }
+    }
+
+    pub(crate) fn open(&self, seq: SeqId, context: u32) -> Open {
+        let n_prompt = self.prompt.len() as u32;
+        let room = context - n_prompt;
+        Open {
+            seq,
+            start: Position(0),
+            seed: self.seed,
+            choice: self.choice,
+            sampler: self.sampler.clone(),
+            limit: Position(n_prompt + self.max_tokens.map_or(room, |most| most.min(room))),
+            ignore_eos: self.ignore_eos,
+            top_logprobs: self.top_logprobs,
+            history: Vec::new(),
+        }
+    }
+}
+
+/// A time without the line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) at: Duration,
+    pub(crate) lasts: Duration,
+}
+
+/// How long a stage's engine computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallTime {
+    pub(crate) per_call: Duration,
+    pub(crate) per_row: Duration,
+}
+
+/// What the front must keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) context: u32,
+    pub(crate) n_slots: u16,
+    pub(crate) n_vocab: u32,
+    pub(crate) end_token: Token,
+    pub(crate) chunk_rows: u32,
+    pub(crate) max_chunks: u32,
+    pub(crate) max_width: u32,
+}
+
+pub(crate) struct Scenario {
+    pub(crate) model: Model,
+    pub(crate) stages: Vec<(LayerRange, CallTime)>,
+    pub(crate) sizes: Sizes,
+    pub(crate) limits: Limits,
+    pub(crate) row_dtype: RowDtype,
+    pub(crate) delays: Delays,
+    pub(crate) asks: Vec<Ask>,
+    pub(crate) outages: Vec<Outage>,
+    pub(crate) queue_limit: u32,
+    pub(crate) queue_timeout: Duration,
+}
+
+impl Scenario {
+    pub(crate) fn draw(plan: &Plan, random: &mut Random) -> Self {
+        let model = draw_model(random);
+        let stages = draw_stages(&model, random);
+        let n_slots = random.between(1, 6) as u16;
+        let max_rows = random.between(MAX_WIDTH, 40);
+        let context = random.between(24, 160);
+        let limits = Limits {
+            context,
+            n_slots,
+            n_vocab: model.n_vocab,
+            end_token: model.end_tokens.first().copied().unwrap_or(Token(0)),
+            chunk_rows: random.between(1, max_rows),
+            max_chunks: random.between(1, stages.len() as u32 + 2),
+            max_width: MAX_WIDTH,
+        };
+        let n_asks = random.between(1, 12);
+        let spread = random.between(1, 60_000);
+        let impatient = if plan.calm { 0 } else { random.pick(&[0, 0, 30, 70]) };
+        let asks = (0..n_asks).map(|_| draw_ask(&limits, spread, impatient, random)).collect();
+        let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
+        let outages = draw_outages(n_outages, random);
+        let least = random.pick(&[0, 20, 2000]);
+        let delays = Delays {
+            least: Duration::from_micros(least),
+            most: Duration::from_micros(least) + random.micros(0, 3000),
+            stalls: random.pick(&[0, 0, 5]),
+        };
+        let is_rushed = !plan.calm && random.percent(20);
+        Self {
+            model,
+            stages,
+            sizes: Sizes { context, n_slots, max_rows: max_rows as usize },
+            limits,
+            row_dtype: random.pick(&[RowDtype::F32, RowDtype::F32, RowDtype::F16, RowDtype::Bf16]),
+            delays,
+            asks,
+            outages,
+            queue_limit: random.between(1, 12),
+            queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { Duration::from_secs(3600) },
+        }
+    }
+}
+
+fn draw_model(random: &mut Random) -> Model {
+    let n_vocab = random.pick(&[2, 16, 64]);
+    let mut end_tokens: Vec<_> =
+        (0..random.between(0, 2)).map(|_| Token(random.between(0, n_vocab - 1).cast_signed())).collect();
+    end_tokens.sort_unstable();
+    end_tokens.dedup();
+    Model { n_layers: random.between(5, 9), n_vocab, end_tokens, salt: random.next() }
+}
+
+/// One to five stages, at least one layer each.
+fn draw_stages(model: &Model, random: &mut Random) -> Vec<(LayerRange, CallTime)> {
+    let n_stages = random.between(1, 5);
+    let mut start = 0;
+    (0..n_stages)
+        .map(|stage| {
+            let most = model.n_layers - (n_stages - 1 - stage) - start;
+            let n = if stage + 1 == n_stages { most } else { random.between(1, most) };
+            let layers = LayerRange { start, end: start + n };
+            start += n;
+            (layers, CallTime { per_call: random.micros(0, 1500), per_row: random.micros(0, 200) })
+        })
+        .collect()
+}
+
+fn draw_ask(limits: &Limits, spread: u32, impatient: u32, random: &mut Random) -> Ask {
+    let longest = random.pick(&[1, 4, limits.context / 2, limits.context - 1]).max(1);
+    let n_prompt = random.between(1, longest);
+    let sampler = SamplerParams {
+        temperature: random.pick(&[0.0, 0.0, 0.7, 1.5]),
+        frequency_penalty: random.pick(&[0.0, 0.5]),
+        ..SamplerParams::default()
+    };
+    Ask {
+        at: random.micros(0, spread),
+        prompt: (0..n_prompt).map(|_| Token(random.between(0, limits.n_vocab - 1).cast_signed())).collect(),
+        max_tokens: random.percent(70).then(|| random.between(1, 48)),
+        sampler,
+        seed: random.next(),
+        choice: random.between(0, 3),
+        ignore_eos: random.percent(50),
+        top_logprobs: random.percent(25).then(|| random.between(0, 3) as u8),
+        patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
+    }
+}
+
+fn draw_outages(n: u32, random: &mut Random) -> Vec<Outage> {
+    let mut at = Duration::ZERO;
+    (0..n)
+        .map(|_| {
+            at += random.micros(1000, 60_000);
+            let outage = Outage { at, lasts: random.micros(1, 20_000) };
+            at += outage.lasts;
+            outage
+        })
+        .collect()
+}

@@ -1,0 +1,109 @@
+//! A range of the toy model's layers with its memory. It does what it is told and checks nothing: see `watch`.
+
+use protocol::{Open, Position};
+use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+
+use super::{Model, ROW_WIDTH, ToySampler, remember};
+
+/// What one layer of one slot remembers after each of its rows.
+type Memory = Vec<u64>;
+
+pub(crate) struct ToyEngine {
+    model: Model,
+    shape: EngineShape,
+    /// By slot, then by layer.
+    slots: Vec<Vec<Memory>>,
+    /// Of the last call, for the rows that asked for them; the others are empty.
+    logits: Vec<Vec<f32>>,
+    /// Whether it only claims to cut: the fault that the checkers must see.
+    forgets_to_cut: bool,
+    /// Rows that a fault left in place although they were cut, by slot.
+    leftover: Vec<usize>,
+    /// Calls that computed on top of leftover rows.
+    spoiled_calls: u64,
+}
+
+impl ToyEngine {
+    pub(crate) fn new(model: Model, shape: EngineShape, forgets_to_cut: bool) -> Self {
+        let n_slots = usize::from(shape.n_slots);
+        Self {
+            model,
+            slots: vec![vec![Memory::new(); shape.layers.len() as usize]; n_slots],
+            shape,
+            logits: Vec::new(),
+            forgets_to_cut,
+            leftover: vec![0; n_slots],
+            spoiled_calls: 0,
+        }
+    }
+
+    pub(crate) const fn spoiled_calls(&self) -> u64 {
+        self.spoiled_calls
+    }
+
+    /// The row above all of the engine's layers.
+    fn compute(&mut self, slot: Slot, position: Position, mut row: u64) -> u64 {
+        for (layer, memory) in (self.shape.layers.start..).zip(&mut self.slots[usize::from(slot.0)]) {
+            let remembered = remember(memory.last().copied().unwrap_or(0), position.0, row);
+            memory.push(remembered);
+            row = Model::layer(layer, row, remembered);
+        }
+        row
+    }
+}
+
+impl Engine for ToyEngine {
+    fn shape(&self) -> &EngineShape {
+        &self.shape
+    }
+
+    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        out.clear();
+        self.logits.clear();
+        let mut n_done = 0;
+        for span in spans {
+            if self.leftover[usize::from(span.slot.0)] > 0 {
+                self.spoiled_calls += 1;
+            }
+            for i in 0..span.n_rows {
+                let below = match input {
+                    Input::Tokens(tokens) => self.model.embed(tokens[n_done]),
+                    Input::Rows(rows) => unpack(&rows[n_done * ROW_WIDTH..][..ROW_WIDTH]),
+                };
+                let row = self.compute(span.slot, span.base.plus(i), below);
+                if !self.shape.is_tail {
+                    out.extend(row.to_le_bytes().map(f32::from));
+                } else if span.want_logits {
+                    self.logits.push(self.model.logits(row).collect());
+                } else {
+                    self.logits.push(Vec::new());
+                }
+                n_done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        &self.logits[row]
+    }
+
+    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
+        let index = usize::from(slot.0);
+        let held = self.slots[index][0].len();
+        if self.forgets_to_cut {
+            self.leftover[index] = held.saturating_sub(len.0 as usize);
+            return Ok(());
+        }
+        self.slots[index].iter_mut().for_each(|memory| memory.truncate(len.0 as usize));
+        Ok(())
+    }
+
+    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
+        Ok(Box::new(ToySampler::new(open)))
+    }
+}
+
+fn unpack(row: &[f32]) -> u64 {
+    row.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte as u8))
+}
