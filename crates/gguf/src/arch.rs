@@ -113,22 +113,33 @@ pub enum AttentionFix {
     RotationFactor,
 }
 
-/// The architecture of this name, or why it cannot be cut.
+/// Why an architecture cannot be cut. Reads well after "cannot be cut into stages:".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Values cross layers, or constants cannot be set from outside.
+    #[error("{0}")]
+    Impossible(&'static str),
+    /// Nobody looked.
+    #[error("it was not tested; use a model of one of {}", names())]
+    NotTested,
+}
+
+/// The architecture of this name.
 ///
 /// # Errors
-/// A reason in words, to be used after the architecture's name.
-pub fn find(name: &str) -> Result<&'static Architecture, &'static str> {
+/// Why it cannot be cut.
+pub fn find(name: &str) -> Result<&'static Architecture, Refusal> {
     if let Some(found) = all().iter().find(|arch| arch.name == name) {
         return Ok(found);
     }
-    Err(refused::REASONS
-        .iter()
-        .find(|(names, _)| names.contains(&name))
-        .map_or(NOT_TESTED, |(_, reason)| reason))
+    let known = refused::REASONS.iter().find(|(names, _)| names.contains(&name));
+    Err(known.map_or(Refusal::NotTested, |(_, reason)| Refusal::Impossible(reason)))
 }
 
-const NOT_TESTED: &str =
-    "it is not among the architectures that were tested; `paceline split --help` lists those";
+fn names() -> String {
+    let names: Vec<_> = all().iter().map(|arch| arch.name).collect();
+    names.join(", ")
+}
 
 /// All supported architectures, by name.
 #[must_use]
@@ -152,8 +163,13 @@ mod tests {
 
     #[test]
     fn refusals_say_why() {
-        assert!(find("gemma3n").unwrap_err().contains("token"));
-        assert!(find("mamba").unwrap_err().contains("not among"));
+        assert!(find("gemma3n").unwrap_err().to_string().contains("token"));
+        assert!(
+            find("mamba")
+                .unwrap_err()
+                .to_string()
+                .contains("not tested; use a model of one of cohere2, command-r,")
+        );
         assert_eq!(find("llama").unwrap().tolerance, 0.0);
     }
 

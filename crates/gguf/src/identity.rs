@@ -189,12 +189,57 @@ impl IdentityCache {
         Ok(lines.next().filter(|_| fits).and_then(|line| line.parse().ok()))
     }
 
+    /// The model with this identity in a folder (not in its subfolders): those whose identity is known are asked first,
+    /// then the others are read, in order of their names. Files that are no models, later parts and slices are passed
+    /// over.
+    ///
+    /// # Errors
+    /// If the folder or a model cannot be read, or the cache cannot be written.
+    pub fn find(
+        &self,
+        folder: &Path,
+        wanted: Identity,
+        progress: Progress<'_>,
+    ) -> Result<Option<Model>, IdentityError> {
+        let mut unknown = vec![];
+        for path in
+            files_in(folder).map_err(|source| IdentityError::Read { path: folder.to_owned(), source })?
+        {
+            let Ok(model) = Model::open(&path) else { continue };
+            if model.tensors().is_empty() || model.metadata().get("paceline.model_id").is_some() {
+                continue;
+            }
+            match self.known(&model)? {
+                Some(known) if known == wanted => return Ok(Some(model)),
+                Some(_) => {}
+                // Not kept open: a folder may hold more models than a process may have files.
+                None => unknown.push(path),
+            }
+        }
+        for path in unknown {
+            let Ok(model) = Model::open(&path) else { continue };
+            if self.identity(&model, progress)? == wanted {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
+    }
+
     fn entry(&self, model: &Model) -> Result<PathBuf, IdentityError> {
         let path = model.path();
         let path =
             fs::canonicalize(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
         Ok(self.folder.join(entry_name(&path)))
     }
+}
+
+fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .filter(|path| path.as_ref().map_or(true, |path| path.extension().is_some_and(|ext| ext == "gguf")))
+        .collect::<io::Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
 }
 
 fn entry_name(path: &Path) -> String {

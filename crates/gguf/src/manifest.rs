@@ -216,15 +216,19 @@ impl<'s, 'm> SliceFolder<'s, 'm> {
         Ok(this)
     }
 
-    /// The manifest as it is now; a fresh one if there is none or its slices are of another version.
+    /// The manifest as it is now, made first if there is none; without slices of another version. Needs the lock.
     fn current_manifest(&self) -> Result<Manifest, FolderError> {
+        let mut slices = vec![];
         if self.folder.join(MANIFEST_FILE).exists() {
             let manifest = Manifest::read(&self.folder)?;
             if manifest.model_id != self.model_id {
                 return Err(FolderError::OtherModel { folder: self.folder.clone() });
             }
-            if manifest.version == SLICE_VERSION && manifest.vocab.is_in(&self.folder) {
-                return Ok(manifest);
+            if manifest.version == SLICE_VERSION {
+                if manifest.vocab.is_in(&self.folder) {
+                    return Ok(manifest);
+                }
+                slices = manifest.slices;
             }
         }
         let vocab = write_vocab(self.source.model(), &self.folder.join(VOCAB_FILE))?;
@@ -234,7 +238,7 @@ impl<'s, 'm> SliceFolder<'s, 'm> {
             arch: self.source.arch().name.to_owned(),
             n_layers: self.source.n_layers(),
             vocab: FileRecord::new(VOCAB_FILE, vocab),
-            slices: vec![],
+            slices,
         };
         manifest.write(&self.folder)?;
         Ok(manifest)

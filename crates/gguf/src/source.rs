@@ -120,7 +120,7 @@ impl<'m> Source<'m> {
         }
         let unsupported =
             |reason: &str| CutError::Unsupported { arch: name.to_owned(), reason: reason.to_owned() };
-        let arch = arch::find(name).map_err(unsupported)?;
+        let arch = arch::find(name).map_err(|refusal| unsupported(&refusal.to_string()))?;
         let n_layers = model.n_layers();
         let mut source = Self { model, arch, n_layers, layers: vec![], globals: vec![] };
         if n_layers == 0 || model.n_blocks() > MAX_LAYERS {

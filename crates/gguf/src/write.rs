@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC};
 use crate::{FileDigest, Metadata, Tensor, TensorType};
@@ -12,6 +13,7 @@ use crate::{FileDigest, Metadata, Tensor, TensorType};
 /// Bytes copied at a time: a bound on memory, large enough for a disk.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 const VERSION: u32 = 3;
+static NEXT_TEMP: AtomicU64 = AtomicU64::new(0);
 
 /// Called with bytes done and bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -143,7 +145,9 @@ impl TempFile {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let name =
             path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file name"))?;
-        let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
+        // Unique among the threads of all processes that may write the same file.
+        let number = NEXT_TEMP.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".{}.{}-{number}.part", name.to_string_lossy(), std::process::id());
         let temp = path.with_file_name(name);
         let file = File::create(&temp)?;
         Ok(Self { file, temp, path: path.to_owned(), kept: false })

@@ -145,6 +145,28 @@ fn a_cached_identity_lasts_until_length_or_time_changes() {
 }
 
 #[test]
+fn a_model_is_found_by_identity_among_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = IdentityCache::new(folder.path().join("cache"));
+    let models: Vec<_> = (2..5).map(|n| open(folder.path(), "llama", n, Shape::default())).collect();
+    let parts = folder.path().join("parts");
+    fs::create_dir(&parts).unwrap();
+    toy::shard(&models[1], 3, true, &parts, "p").unwrap();
+    fs::write(parts.join("a.gguf"), "no model").unwrap();
+    fs::write(parts.join("z.txt"), "no model").unwrap();
+    gguf::write_vocab(&models[1], &parts.join("b.gguf")).unwrap();
+    let find = |folder: &std::path::Path, model: &Model| {
+        cache.find(folder, id(model), &mut |_, _| {}).unwrap().map(|model| model.path().to_owned())
+    };
+    assert_eq!(find(folder.path(), &models[2]), Some(models[2].path().to_owned()));
+    assert_eq!(find(folder.path(), &models[0]), Some(models[0].path().to_owned()));
+    assert_eq!(find(&parts, &models[1]), Some(parts.join("p-00001-of-00003.gguf")));
+    assert_eq!(find(&parts, &models[0]), None);
+    assert!(cache.find(&parts.join("none"), id(&models[0]), &mut |_, _| {}).is_err());
+    cache.find(folder.path(), id(&models[1]), &mut |_, _| panic!("it is read again")).unwrap();
+}
+
+#[test]
 fn a_changed_later_part_invalidates_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = IdentityCache::new(folder.path().join("cache"));
@@ -199,13 +221,77 @@ fn toys_are_the_same_every_time_and_differ_by_seed() {
     assert!(Toy::named("none").is_none());
 }
 
+/// A value that a hostile or broken converter might write.
+fn odd_value() -> impl Strategy<Value = gguf::Value> {
+    let number = prop_oneof![any::<u32>(), 0..10_u32];
+    prop_oneof![
+        number.clone().prop_map(gguf::Value::from),
+        any::<i32>().prop_map(gguf::Value::from),
+        any::<u64>().prop_map(gguf::Value::from),
+        any::<f32>().prop_map(gguf::Value::from),
+        any::<bool>().prop_map(gguf::Value::from),
+        ".{0,8}".prop_map(|text| gguf::Value::string(&text)),
+        prop::collection::vec(number, 0..6).prop_map(|v| gguf::Value::u32s(&v)),
+        prop::collection::vec(any::<bool>(), 3).prop_map(|v| gguf::Value::bools(&v)),
+        prop::collection::vec(".{0,4}", 0..4).prop_map(|v| gguf::Value::strings(&v)),
+    ]
+}
+
+/// Keys that the rules of some architecture look at.
+const KEYS: &[&str] = &[
+    "block_count",
+    "embedding_length",
+    "nextn_predict_layers",
+    "leading_dense_block_count",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attention.q_lora_rank",
+    "expert_gating_func",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.dimension_sections",
+    "rope.scaling.attn_factor",
+    "residual_scale",
+    "vocab_size",
+];
+
+/// Cuts a file in several ways; whatever is written must open again.
+fn cut(path: &std::path::Path, end: u32) {
+    let Ok(model) = Model::open(path) else { return };
+    let Ok(source) = gguf::Source::new(&model) else { return };
+    let _ = gguf::Plan::by_bytes(&source, end);
+    for range in [0..end, end..3, 0..3] {
+        let slice = path.with_file_name("slice.gguf");
+        if gguf::write_slice(&source, Identity([0; 32]), range.clone(), &slice, &mut |_, _| {}).is_ok() {
+            let info = gguf::SliceInfo::read(&Model::open(&slice).unwrap()).unwrap();
+            assert_eq!(info.range, range);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_damaged_model_is_cut_or_refused_but_never_panics(
+    fn metadata_comes_back_as_it_was_written(values in prop::collection::vec(("[a-z.]{1,12}", odd_value()), 0..12)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let mut want = None;
+        toys::write_with(&path, Toy::named("llama").unwrap(), 1, |metadata| {
+            values.iter().for_each(|(key, value)| metadata.set(key.clone(), value.clone()));
+            want = Some(metadata.clone());
+        });
+        let model = Model::open(&path).unwrap();
+        prop_assert!(model.metadata().iter().eq(want.unwrap().iter()));
+    }
+
+    #[test]
+    fn a_model_with_damaged_bytes_never_panics(
         changes in prop::collection::vec((0..3000_usize, any::<u8>()), 1..6),
-        cut in 0..4_u32,
+        end in 0..4_u32,
         which in 0..toy::specs().len(),
     ) {
         let folder = tempfile::tempdir().unwrap();
@@ -216,12 +302,23 @@ proptest! {
             bytes[at] = value;
         }
         fs::write(&path, &bytes).unwrap();
-        let Ok(model) = Model::open(&path) else { return Ok(()) };
-        let Ok(source) = gguf::Source::new(&model) else { return Ok(()) };
-        let _ = gguf::Plan::by_bytes(&source, cut);
-        let slice = folder.path().join("slice.gguf");
-        if gguf::write_slice(&source, Identity([0; 32]), 0..cut, &slice, &mut |_, _| {}).is_ok() {
-            Model::open(&slice).unwrap();
-        }
+        cut(&path, end);
+    }
+
+    #[test]
+    fn a_model_with_odd_metadata_never_panics(
+        changes in prop::collection::vec((0..KEYS.len(), odd_value()), 1..4),
+        end in 0..4_u32,
+        which in 0..toy::specs().len(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let toy = Toy::new(&toy::specs()[which]);
+        let path = folder.path().join("odd.gguf");
+        toys::write_with(&path, toy, 3, |metadata| {
+            for (key, value) in changes {
+                metadata.set(format!("{}.{}", toy.spec().arch, KEYS[key]), value);
+            }
+        });
+        cut(&path, end);
     }
 }
