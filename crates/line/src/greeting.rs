@@ -43,7 +43,11 @@ pub(crate) fn send<M: Wire>(link: &LinkSender, message: &M) -> Result<(), SendEr
 
 /// Says what the link is for and waits for the answer, as long as the link lives: a stage that is still loading
 /// answers when it can.
-pub(crate) async fn greet(link: Link, role: LinkRole, build: &str) -> Result<(LinkSender, LinkReceiver), GreetError> {
+pub(crate) async fn greet(
+    link: Link,
+    role: LinkRole,
+    build: &str,
+) -> Result<(LinkSender, LinkReceiver), GreetError> {
     let (sender, mut receiver) = link.split();
     send(&sender, &Hello { version: PROTOCOL_VERSION, build: build.to_owned(), role })?;
     match HelloReply::decode(&receiver.recv().await?.bytes)? {

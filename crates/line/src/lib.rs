@@ -13,7 +13,8 @@ mod task;
 mod work_link;
 
 pub use front::{
-    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Seat, SeatState, StageAddress, StageSnapshot, StageSpec,
+    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Seat, SeatState, StageAddress, StageSnapshot,
+    StageSpec,
 };
 pub use node::{Node, NodeConfig};
 pub use source::{EngineSource, LoadError};

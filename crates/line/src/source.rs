@@ -10,7 +10,11 @@ pub trait EngineSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the model is not here, does not fit, or cannot be cut so: one sentence for people.
-    fn load(&self, assign: &Assign, progress: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError>;
+    fn load(
+        &self,
+        assign: &Assign,
+        progress: &mut dyn FnMut(u16, &str),
+    ) -> Result<Box<dyn Engine>, LoadError>;
 }
 
 /// Why a range of layers could not be loaded.

@@ -45,7 +45,7 @@ pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, stage: StageI
     let mut address = config.stages[usize::from(stage.0)].address.clone();
     let mut pause = REDIAL_MIN;
     loop {
-        match connect(&front, &config, stage, &mut address).await {
+        match connect(&config, stage, &mut address).await {
             Ok((sender, receiver)) => {
                 pause = REDIAL_MIN;
                 let Some(reason) = read(&front, stage, sender, receiver, &mut address).await else { return };
@@ -65,8 +65,24 @@ pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, stage: StageI
     }
 }
 
+/// Tells the front where a stage is, whenever that changes.
+pub(super) async fn follow(
+    front: Weak<Shared>,
+    stage: StageIndex,
+    mut address: watch::Receiver<Option<String>>,
+) {
+    loop {
+        let now = address.borrow_and_update().clone();
+        let Some(shared) = front.upgrade() else { return };
+        shared.address(stage, now);
+        drop(shared);
+        if address.changed().await.is_err() {
+            return; // It stays there for good.
+        }
+    }
+}
+
 async fn connect(
-    front: &Weak<Shared>,
     config: &FrontConfig,
     stage: StageIndex,
     address: &mut StageAddress,
@@ -74,12 +90,13 @@ async fn connect(
     let link = match address {
         StageAddress::Local(node) => link_local(config, node).await,
         StageAddress::Remote { address, node } => {
-            let known = address.wait_for(Option::is_some).await.map_err(|_| "its address is gone".to_owned())?.clone();
+            let known = address
+                .wait_for(Option::is_some)
+                .await
+                .map_err(|_| "its address is gone".to_owned())?
+                .clone();
             let known = known.expect("waited for an address");
             address.mark_unchanged();
-            if let Some(shared) = front.upgrade() {
-                shared.address(stage, known.clone());
-            }
             let mut options = config.dial.clone();
             options.link.heartbeat = Some(config.heartbeat);
             net::dial(&known, &config.identity, *node, &options).await.map_err(|error| error.to_string())?

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, SamplerParams, StageIndex, StageState, ToFront, ToStage, Token,
+    Command, FaultKind, Generation, Hint, Report, SamplerParams, StageIndex, StageState, ToFront, ToStage,
+    Token,
 };
 use scheduler::{Event, Output, Refusal, Request, RequestId, Scheduler};
 use tokio::sync::{mpsc, watch};
@@ -47,13 +48,20 @@ pub(super) struct Core {
     /// Why the line was lost, until it is up again.
     lost: Option<String>,
     busy: Busy,
-    /// Which stages have a control link, for whoever supervises them.
+    /// Which stages can be spoken to, for whoever supervises them.
     linked: watch::Sender<Vec<bool>>,
+    /// Marked whenever readiness or a sequence's memory may have changed.
+    changes: watch::Sender<()>,
     errands: Vec<Errand>,
 }
 
 impl Core {
-    pub(super) fn new(roster: Roster, config: scheduler::Config, linked: watch::Sender<Vec<bool>>) -> Self {
+    pub(super) fn new(
+        roster: Roster,
+        config: scheduler::Config,
+        linked: watch::Sender<Vec<bool>>,
+        changes: watch::Sender<()>,
+    ) -> Self {
         let n_stages = roster.seats().len();
         Self {
             roster,
@@ -68,6 +76,7 @@ impl Core {
             lost: None,
             busy: Busy::new(n_stages),
             linked,
+            changes,
             errands: Vec::new(),
         }
     }
@@ -90,20 +99,21 @@ impl Core {
         self.pump(now);
     }
 
-    pub(super) fn address(&mut self, stage: StageIndex, address: String) {
-        self.roster.handle_address(stage, address);
+    pub(super) fn address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
+        self.roster.handle_address(stage, address, now);
+        self.pump(now);
+        self.tell_linked();
     }
 
     pub(super) fn control_up(&mut self, stage: StageIndex, link: LinkSender) {
         self.links[usize::from(stage.0)] = Some(link);
-        self.tell_linked(stage, true);
     }
 
     pub(super) fn control_lost(&mut self, stage: StageIndex, reason: &str, now: Duration) {
         self.links[usize::from(stage.0)] = None;
-        self.tell_linked(stage, false);
         self.roster.handle_lost(stage, reason.to_owned(), now);
         self.pump(now);
+        self.tell_linked();
     }
 
     pub(super) fn unreachable(&mut self, stage: StageIndex, reason: String, now: Duration) {
@@ -119,15 +129,20 @@ impl Core {
         }
         if let Report::State(StageState::Idle { node, pid }) = report {
             self.roster.handle_linked(from, node, pid, from != link, now);
-            return self.pump(now);
+            self.pump(now);
+            return self.tell_linked();
         }
         if generation != self.roster.generation() || self.roster.route(from) != link {
             return tracing::debug!(%link, %from, %generation, "an outdated report");
         }
         match report {
-            Report::State(state) => self.roster.handle_state(from, generation, state, now),
+            Report::State(state) => {
+                self.roster.handle_state(from, generation, state, now);
+                self.changes.send_replace(());
+            }
             Report::Fault(fault) if fault.seq.is_none() => {
                 self.roster.handle_fault(from, generation, &plain(&fault.kind), now);
+                self.tell_linked();
             }
             other => self.about_tokens(from, other, now),
         }
@@ -143,11 +158,14 @@ impl Core {
             }
             Report::State(_) | Report::Closed(_) | Report::Fault(_) => {}
         }
-        if matches!(report, Report::Verdict(_) | Report::Progress(_)) {
-            self.proven = Some(now);
-        }
+        let first =
+            matches!(report, Report::Verdict(_) | Report::Progress(_)) && self.proven.replace(now).is_none();
+        let changed = first || matches!(report, Report::Closed(_));
         if let Err(fault) = self.scheduler.handle_report(from, report, now) {
             tracing::error!(%from, "a report that contradicts what was sent: {fault}");
+        }
+        if changed {
+            self.changes.send_replace(());
         }
     }
 
@@ -174,7 +192,10 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        [self.scheduler.next_deadline(), self.roster.next_deadline(), self.probe_due()].into_iter().flatten().min()
+        [self.scheduler.next_deadline(), self.roster.next_deadline(), self.probe_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn take_errands(&mut self) -> Vec<Errand> {
@@ -197,12 +218,16 @@ impl Core {
         }
     }
 
+    pub(super) const fn has_failed(&self) -> bool {
+        self.lost.is_some()
+    }
+
     pub(super) fn snapshot(&mut self, now: Duration) -> LineSnapshot {
         let mut stages = Vec::with_capacity(self.links.len());
         for (at, seat) in self.roster.seats().iter().enumerate() {
             let stage = StageIndex(at as u16);
             stages.push(StageSnapshot {
-                address: self.roster.plan().addresses[at].clone(),
+                address: self.roster.plan().addresses[at].clone().unwrap_or_default(),
                 layers: self.roster.plan().ranges[at],
                 seat: seat.clone(),
                 busy: self.busy.share(stage, now),
@@ -248,6 +273,7 @@ impl Core {
                 self.probe = None;
                 self.scheduler.line_lost(&reason);
                 self.lost = Some(reason);
+                self.changes.send_replace(());
             }
         }
     }
@@ -349,8 +375,11 @@ impl Core {
         done / seats.len() as f32
     }
 
-    fn tell_linked(&self, stage: StageIndex, up: bool) {
-        self.linked.send_modify(|linked| linked[usize::from(stage.0)] = up);
+    /// Directly or through a neighbour.
+    fn tell_linked(&self) {
+        let seats = self.roster.seats().iter();
+        let now: Vec<bool> = seats.map(|seat| !matches!(seat.state, SeatState::Away { .. })).collect();
+        self.linked.send_if_modified(|linked| std::mem::replace(linked, now.clone()) != now);
     }
 }
 

@@ -63,6 +63,7 @@ pub struct StageSpec {
 pub struct Front {
     shared: Arc<Shared>,
     linked: watch::Receiver<Vec<bool>>,
+    changes: watch::Receiver<()>,
     _tasks: Arc<Vec<Task>>,
 }
 
@@ -83,7 +84,8 @@ impl Front {
         let (linked, linked_seen) = watch::channel(vec![false; n_stages]);
         let roster =
             Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, config.relay);
-        let core = Core::new(roster, config.scheduler.clone(), linked);
+        let (changes, changes_seen) = watch::channel(());
+        let core = Core::new(roster, config.scheduler.clone(), linked, changes);
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the cores are told the time")]
         let start = Instant::now();
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| Shared {
@@ -94,13 +96,17 @@ impl Front {
             deadline_moved: Notify::new(),
             me: me.clone(),
         });
-        let direct = |at: &usize| !config.relay || *at == 0;
-        let mut tasks: Vec<_> = (0..n_stages)
-            .filter(direct)
-            .map(|at| Task::spawn(control::keep(Arc::downgrade(&shared), config.clone(), StageIndex(at as u16))))
-            .collect();
-        tasks.push(Task::spawn(keep_time(Arc::downgrade(&shared))));
-        Self { shared, linked: linked_seen, _tasks: Arc::new(tasks) }
+        let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
+        for (at, stage) in config.stages.iter().enumerate() {
+            let (front, index) = (Arc::downgrade(&shared), StageIndex(at as u16));
+            if let StageAddress::Remote { address, .. } = &stage.address {
+                tasks.push(Task::spawn(control::follow(front.clone(), index, address.clone())));
+            }
+            if at == 0 || !config.relay {
+                tasks.push(Task::spawn(control::keep(front, config.clone(), index)));
+            }
+        }
+        Self { shared, linked: linked_seen, changes: changes_seen, _tasks: Arc::new(tasks) }
     }
 
     /// Asks the line to run a request. Its events arrive on the receiver, which has room for all of them.
@@ -122,16 +128,28 @@ impl Front {
         self.shared.with(|core, now| core.readiness(now))
     }
 
+    /// Whether the last attempt to form the line failed. It will be tried again, but who cannot wait may give up.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.shared.with(|core, _| core.has_failed())
+    }
+
     /// The line as it is now.
     #[must_use]
     pub fn snapshot(&self) -> LineSnapshot {
         self.shared.with(Core::snapshot)
     }
 
-    /// Which stages the front has a control link to; for whoever restarts those that have none.
+    /// Which stages the front can speak to, directly or through a neighbour; for whoever restarts those that it cannot.
     #[must_use]
     pub fn linked(&self) -> watch::Receiver<Vec<bool>> {
         self.linked.clone()
+    }
+
+    /// Marked whenever the line's readiness may have changed or a sequence's memory came back: look again then.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.clone()
     }
 }
 
@@ -161,8 +179,8 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn address(&self, stage: StageIndex, address: String) {
-        self.with(|core, _| core.address(stage, address));
+    fn address(&self, stage: StageIndex, address: Option<String>) {
+        self.with(|core, now| core.address(stage, address, now));
     }
 
     fn control_up(&self, stage: StageIndex, link: LinkSender) {
@@ -225,7 +243,9 @@ async fn dial_work(
         StageAddress::Local(node) => control::link_local(config, node).await,
         StageAddress::Remote { address, node } => {
             let address = address.borrow().clone().ok_or("it has no address")?;
-            net::dial(&address, &config.identity, *node, &config.dial).await.map_err(|error| error.to_string())?
+            net::dial(&address, &config.identity, *node, &config.dial)
+                .await
+                .map_err(|error| error.to_string())?
         }
     };
     greet(link, LinkRole::Rows(hello), &config.build).await.map_err(|error: GreetError| error.to_string())

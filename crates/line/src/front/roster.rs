@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{
-    Assign, Command, Downstream, Generation, KvType, LayerRange, ModelId, NodeId, RowDtype, StageIndex, StageState,
-    ToStage,
+    Assign, Command, Downstream, Generation, KvType, LayerRange, ModelId, NodeId, RowDtype, StageIndex,
+    StageState, ToStage,
 };
 
 /// Shortest pause before a generation is tried again after the stages themselves reported a failure.
@@ -27,8 +27,8 @@ pub struct LinePlan {
     pub n_layers: u32,
     /// Consecutive ranges, one per stage, together `0..n_layers`.
     pub ranges: Vec<LayerRange>,
-    /// `host:port` of each stage as its neighbour dials it; stage 0's is not used.
-    pub addresses: Vec<String>,
+    /// `host:port` of each stage as its neighbour dials it, `None` while it has none; stage 0's is not used.
+    pub addresses: Vec<Option<String>>,
     /// Positions per sequence.
     pub context: u32,
     /// Sequences at once.
@@ -121,7 +121,10 @@ impl Roster {
     /// If the plan has no stages, or not one range and one address for each.
     #[must_use]
     pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, relay_all: bool) -> Self {
-        assert!(!plan.ranges.is_empty() && plan.ranges.len() == plan.addresses.len(), "one range and address a stage");
+        assert!(
+            !plan.ranges.is_empty() && plan.ranges.len() == plan.addresses.len(),
+            "one range and address a stage"
+        );
         let seat = |index: usize| Seat {
             node: None,
             pid: None,
@@ -189,9 +192,18 @@ impl Roster {
         self.actions.pop_front()
     }
 
-    /// A stage will be found at another address from now on.
-    pub(super) fn handle_address(&mut self, stage: StageIndex, address: String) {
-        self.plan.addresses[usize::from(stage.0)] = address;
+    /// A stage will be found at another address from now on, or has none. A neighbour that was told the old one in
+    /// order to relay would dial it for ever, so it is told anew.
+    pub(super) fn handle_address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
+        let at = usize::from(stage.0);
+        if self.plan.addresses[at] == address {
+            return;
+        }
+        self.plan.addresses[at] = address;
+        if self.seats[at].relayed && at > 0 && matches!(self.seats[at - 1].state, SeatState::Assigned(_)) {
+            self.abandon(format!("stage {stage} has moved"), Duration::ZERO, now);
+        }
+        self.form(now);
     }
 
     /// A stage cannot be dialled: its neighbour is asked to pass messages on, unless it is the first.
@@ -211,16 +223,27 @@ impl Roster {
     }
 
     /// A control link answered with the stage's key: directly, or (`relayed`) through its neighbour.
-    pub(super) fn handle_linked(&mut self, stage: StageIndex, node: NodeId, pid: u32, relayed: bool, now: Duration) {
+    pub(super) fn handle_linked(
+        &mut self,
+        stage: StageIndex,
+        node: NodeId,
+        pid: u32,
+        relayed: bool,
+        now: Duration,
+    ) {
         let at = usize::from(stage.0);
         if relayed && !self.seats[at].relayed {
             return; // A direct link has come first.
         }
         if matches!(self.seats[at].state, SeatState::Assigned(_)) {
             self.abandon(format!("stage {stage} came back as if new"), Duration::ZERO, now);
+            if relayed {
+                return self.form(now); // Its neighbour will link to it anew.
+            }
         }
         let switched = self.seats[at].relayed && !relayed && !self.relay_all;
-        self.seats[at] = Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, since: now };
+        self.seats[at] =
+            Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, since: now };
         if switched && matches!(self.seats[at - 1].state, SeatState::Assigned(_)) {
             self.abandon(format!("stage {stage} is reached directly now"), Duration::ZERO, now);
         }
@@ -243,14 +266,23 @@ impl Roster {
     }
 
     /// A stage says how far it has come with its assignment.
-    pub(super) fn handle_state(&mut self, stage: StageIndex, generation: Generation, state: StageState, now: Duration) {
+    pub(super) fn handle_state(
+        &mut self,
+        stage: StageIndex,
+        generation: Generation,
+        state: StageState,
+        now: Duration,
+    ) {
         let at = usize::from(stage.0);
         if generation != self.generation || !matches!(self.seats[at].state, SeatState::Assigned(_)) {
             return;
         }
         let failed = match &state {
             StageState::Failed { reason } => Some(reason.clone()),
-            StageState::Idle { .. } | StageState::Loading { .. } | StageState::Linking | StageState::Ready { .. } => None,
+            StageState::Idle { .. }
+            | StageState::Loading { .. }
+            | StageState::Linking
+            | StageState::Ready { .. } => None,
         };
         self.seats[at].state = SeatState::Assigned(state);
         self.seats[at].since = now;
@@ -261,7 +293,13 @@ impl Roster {
     }
 
     /// A stage says that it, or its link to the next one, cannot go on.
-    pub(super) fn handle_fault(&mut self, stage: StageIndex, generation: Generation, reason: &str, now: Duration) {
+    pub(super) fn handle_fault(
+        &mut self,
+        stage: StageIndex,
+        generation: Generation,
+        reason: &str,
+        now: Duration,
+    ) {
         if generation != self.generation {
             return;
         }
@@ -314,13 +352,17 @@ impl Roster {
     fn abandon(&mut self, reason: String, pause: Duration, now: Duration) {
         self.generation = Generation(self.generation.0 + 1);
         for seat in &mut self.seats {
-            if let SeatState::Assigned(_) = seat.state {
+            let assigned = matches!(seat.state, SeatState::Assigned(_));
+            // A neighbour that is assigned anew drops its link to a relayed stage and makes another.
+            if seat.relayed && (assigned || seat.state == SeatState::Linked) {
+                seat.state = SeatState::Away { reason: "its neighbour links to it anew".into() };
+                seat.since = now;
+            } else if assigned {
                 seat.state = SeatState::Linked;
                 seat.since = now;
             }
         }
-        self.phase =
-            if pause.is_zero() { Phase::Forming } else { Phase::Pausing { until: now + pause } };
+        self.phase = if pause.is_zero() { Phase::Forming } else { Phase::Pausing { until: now + pause } };
         self.actions.push_back(Action::Lost { reason });
     }
 
@@ -360,15 +402,12 @@ impl Roster {
         };
         let downstream = match self.seats.get(at + 1) {
             None => None,
-            Some(below) if below.relayed => {
-                Some(Downstream { address: self.plan.addresses[at + 1].clone(), node: below.node, relay: true })
+            Some(below) if !below.relayed && matches!(below.state, SeatState::Away { .. }) => return None,
+            Some(below) => {
+                let node = if below.relayed { below.node } else { Some(below.node?) };
+                let address = self.plan.addresses[at + 1].clone()?;
+                Some(Downstream { address, node, relay: below.relayed })
             }
-            Some(below) if matches!(below.state, SeatState::Away { .. }) => return None,
-            Some(below) => Some(Downstream {
-                address: self.plan.addresses[at + 1].clone(),
-                node: Some(below.node?),
-                relay: false,
-            }),
         };
         Some(Assign {
             index: StageIndex(at as u16),
@@ -411,7 +450,7 @@ mod tests {
             model: ModelId([7; 32]),
             n_layers: u32::from(n) * 2,
             ranges: (0..u32::from(n)).map(|i| LayerRange { start: 2 * i, end: 2 * i + 2 }).collect(),
-            addresses: (0..n).map(|i| format!("host:{i}")).collect(),
+            addresses: (0..n).map(|i| Some(format!("host:{i}"))).collect(),
             context: 64,
             n_slots: 2,
             max_rows: 16,
@@ -509,7 +548,12 @@ mod tests {
         for _ in 0..8 {
             actions(&mut line);
             let generation = line.generation();
-            line.handle_state(StageIndex(0), generation, StageState::Failed { reason: "no model".into() }, now);
+            line.handle_state(
+                StageIndex(0),
+                generation,
+                StageState::Failed { reason: "no model".into() },
+                now,
+            );
             assert_eq!(actions(&mut line), [Action::Lost { reason: "stage 0: no model".into() }]);
             let until = line.next_deadline().unwrap();
             pauses.push((until - now).as_millis());
@@ -540,8 +584,23 @@ mod tests {
         assert!(line.is_up());
         line.handle_fault(StageIndex(1), Generation(10), "link lost", ms(6));
         assert!(!line.is_up());
-        assert!(matches!(line.seats()[2].state, SeatState::Away { .. }));
-        assert_eq!(line.seats()[1].state, SeatState::Linked);
+        assert!(line.seats()[1..].iter().all(|seat| matches!(seat.state, SeatState::Away { .. })));
+        assert_eq!(line.seats()[0].state, SeatState::Linked, "the others are linked to anew from here");
+    }
+
+    #[test]
+    fn a_neighbour_that_relays_is_told_when_the_stage_has_moved() {
+        let mut line = roster(2, true);
+        line.handle_address(StageIndex(1), None, ms(0));
+        line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+        assert_eq!(assigned(&mut line), [], "there is no address to dial yet");
+        for (generation, port) in [(10, "host:5"), (11, "host:6")] {
+            line.handle_address(StageIndex(1), Some(port.into()), ms(2));
+            let to_1 = Downstream { address: port.into(), node: None, relay: true };
+            assert_eq!(assigned(&mut line), [(0, generation, FRONT, Some(to_1))]);
+        }
+        line.handle_address(StageIndex(1), Some("host:6".into()), ms(3));
+        assert_eq!(assigned(&mut line), [], "nothing has changed");
     }
 
     #[test]

@@ -93,8 +93,12 @@ impl Actor {
                     place.downstream = Some(sender);
                 }
             }
-            Event::DownstreamLost(generation, reason) => self.link_lost(generation, "to the next stage", &reason),
-            Event::UpstreamLost(generation, reason) => self.link_lost(generation, "from the stage before", &reason),
+            Event::DownstreamLost(generation, reason) => {
+                self.link_lost(generation, "to the next stage", &reason)
+            }
+            Event::UpstreamLost(generation, reason) => {
+                self.link_lost(generation, "from the stage before", &reason)
+            }
             Event::RelayUp(generation, sender) => {
                 if let Some(place) = self.place_in(generation) {
                     place.relay = Some(sender);
@@ -267,7 +271,8 @@ impl Actor {
         let EngineSeat::Loading(key) = std::mem::replace(&mut self.engine, EngineSeat::Empty) else {
             return;
         };
-        let wanted = self.place.as_ref().map(|place| &place.assign).filter(|assign| EngineKey::of(assign) == key);
+        let wanted =
+            self.place.as_ref().map(|place| &place.assign).filter(|assign| EngineKey::of(assign) == key);
         let failed = match (&result, wanted) {
             (Ok(engine), Some(assign)) => misfit(engine.as_ref(), assign),
             (Err(error), Some(_)) => Some(error.reason.clone()),
@@ -369,7 +374,9 @@ impl Actor {
                     kv_bytes: shape.kv_bytes,
                 });
             }
-            Err(error) => self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") }),
+            Err(error) => {
+                self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") })
+            }
         }
     }
 
@@ -390,7 +397,8 @@ impl Actor {
         let (Some(place), Some(engine)) = (&mut self.place, self.engine.handle()) else {
             return;
         };
-        let Some((greeted, hello)) = self.parked.take_if(|(_, hello)| hello.generation <= place.generation) else {
+        let Some((greeted, hello)) = self.parked.take_if(|(_, hello)| hello.generation <= place.generation)
+        else {
             return;
         };
         if let Err(reason) = check_rows(place, engine.shape(), greeted.sender.peer().node, &hello) {

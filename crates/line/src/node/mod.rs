@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 
 use crate::source::{EngineSource, LoadError};
 
-pub(crate) use actor::read_control;
 use crate::task::Task;
+pub(crate) use actor::read_control;
 
 /// Events that may wait for the node's task. They are rare (no work passes here); senders wait when it is full.
 const EVENTS: usize = 256;

@@ -64,7 +64,10 @@ pub(super) fn misfit(engine: &dyn Engine, assign: &Assign) -> Option<String> {
         return Some(format!("layers {} were asked for, the slice holds {}", assign.layers, shape.layers));
     }
     if (shape.is_first, shape.is_tail) != (first, tail) {
-        return Some(format!("layers {} of {} do not match the slice's place", assign.layers, assign.n_layers));
+        return Some(format!(
+            "layers {} of {} do not match the slice's place",
+            assign.layers, assign.n_layers
+        ));
     }
     if shape.context < assign.context || shape.n_slots != assign.n_slots {
         return Some(format!(
