@@ -4,9 +4,12 @@
 //! engines, links and HTTP into a process. Does not own: any policy; the crates below decide what a line does.
 #![forbid(unsafe_code)]
 
+mod api;
 pub mod args;
+mod children;
 mod cluster;
 mod config;
+mod engines;
 mod flags;
 mod inspect;
 mod later;
@@ -15,6 +18,7 @@ mod logging;
 pub mod paths;
 pub mod progress;
 mod serve;
+mod signals;
 pub mod slices;
 mod split;
 mod stage;
@@ -55,7 +59,7 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
     match line.command {
         CommandFlags::Serve(flags) => serve::run(ServeArgs::from_flags(flags.over(config.serve))?),
         CommandFlags::Stage(flags) => stage::run(StageArgs::from_flags(flags.over(config.stage))?),
-        CommandFlags::Verify(flags) => verify::run(VerifyArgs::from_flags(flags.over(config.verify))?),
+        CommandFlags::Verify(flags) => verify::run(&VerifyArgs::from_flags(flags.over(config.verify))?),
         CommandFlags::Split(flags) => split::run(&SplitArgs::from_flags(flags.over(config.split))?),
         CommandFlags::Inspect { path } => inspect::run(&path),
         CommandFlags::Cluster(flags) => {
@@ -109,10 +113,7 @@ fn usage_sentence(error: &clap::Error) -> String {
     let what = text.split("\n\n").next().unwrap_or_default();
     let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
     let what = one_line(what.trim_start_matches("error: "));
-    tip.map_or_else(
-        || format!("{what} (see `paceline --help`)"),
-        |tip| format!("{what}; {}", one_line(tip)),
-    )
+    tip.map_or_else(|| format!("{what} (see `paceline --help`)"), |tip| format!("{what}; {}", one_line(tip)))
 }
 
 fn one_line(text: &str) -> String {

@@ -1,3 +1,125 @@
-//! x
+//! `paceline stage`: a node that waits for a front and computes the layers that it is given.
+//!
+//! Alone, it is a member of a cluster and runs until it is told to end. As a child of a front it takes its identity from
+//! its standard input and ends when that closes, however the front ended.
+
+use std::io::{BufRead, BufReader, Read as _, Stdin, Write as _};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use line::{Node, NodeConfig};
+use net::{DialOptions, Heartbeat, Identity, Listener, ListenerOptions};
+use tokio::sync::oneshot;
+
 use crate::args::StageArgs;
-pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> { anyhow::bail!("{args:?}") }
+use crate::children::{END_OF_IDENTITY, LISTENING};
+use crate::engines::{EngineOptions, Engines};
+use crate::{cluster, signals};
+
+/// How long loaded layers are kept for a front that is gone: a restart of it takes seconds, and loading them again may
+/// take minutes. After that the memory is free for others.
+const LEASE: Duration = Duration::from_secs(120);
+/// An identity is a few kilobytes; a parent that sends more is not one of ours.
+const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
+
+pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
+    let (identity, parent_gone) = if args.child {
+        let (identity, gone) = from_parent()?;
+        (identity, Some(gone))
+    } else {
+        (cluster::identity(args.cluster.as_deref())?, None)
+    };
+    let runtime = signals::runtime()?;
+    let served = runtime.block_on(serve(&args, identity, parent_gone));
+    // An engine that is still loading cannot be interrupted and must not hold up the end.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(
+    args: &StageArgs,
+    identity: Identity,
+    parent_gone: Option<oneshot::Receiver<()>>,
+) -> anyhow::Result<()> {
+    let mut options = ListenerOptions::default();
+    options.link.shape.clone_from(&args.link);
+    let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
+    let address = listener.local_addr();
+    let node = Node::start(node_config(args, identity));
+    if args.child {
+        // The front waits for this line; if it is gone, so is this process soon.
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{LISTENING}{address}").and_then(|()| out.flush())?;
+    } else {
+        eprintln!("Stage {} waits for a front on {address}", node.id().short());
+    }
+    let ended = async {
+        match parent_gone {
+            // An error means that the reading thread ended: standard input is closed then, too.
+            Some(gone) => drop(gone.await),
+            None => signals::shutdown().await,
+        }
+    };
+    tokio::select! {
+        served = node.serve(listener) => Ok(served?),
+        () = ended => Ok(()),
+    }
+}
+
+fn node_config(args: &StageArgs, identity: Identity) -> NodeConfig {
+    let options = EngineOptions {
+        threads: args.threads.map_or_else(signals::cores, u32::from),
+        gpu_layers: args.gpu_layers,
+        device: args.device.clone(),
+    };
+    let mut dial = DialOptions::default();
+    dial.link.shape.clone_from(&args.link);
+    NodeConfig {
+        identity,
+        source: Arc::new(Engines::new(args.models.clone(), options)),
+        build: signals::build(),
+        dial,
+        heartbeat: Heartbeat::default(),
+        lease: LEASE,
+    }
+}
+
+/// Reads this child's identity, and leaves a thread behind that says when the front has gone.
+fn from_parent() -> anyhow::Result<(Identity, oneshot::Receiver<()>)> {
+    let mut input = BufReader::new(std::io::stdin());
+    let identity =
+        Identity::from_pem(&identity_text(&mut input)?).context("the identity on standard input")?;
+    let (gone, parent_gone) = oneshot::channel();
+    thread::Builder::new()
+        .name("parent".to_owned())
+        .spawn(move || {
+            drain(&mut input);
+            // Nobody listens if the process is ending anyway.
+            let _ = gone.send(());
+        })
+        .context("could not start the thread that watches the front")?;
+    Ok((identity, parent_gone))
+}
+
+fn identity_text(input: &mut BufReader<Stdin>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut lines = input.by_ref().take(MAX_IDENTITY_BYTES);
+    loop {
+        let before = text.len();
+        if lines.read_line(&mut text).context("could not read standard input")? == 0 {
+            bail!("--child is for stages that a front starts: it expects an identity on standard input");
+        }
+        if text[before..].trim_end() == END_OF_IDENTITY {
+            text.truncate(before);
+            return Ok(text);
+        }
+    }
+}
+
+/// Waits for the end of the input.
+fn drain(input: &mut BufReader<Stdin>) {
+    let mut ignored = [0; 256];
+    while matches!(input.read(&mut ignored), Ok(n) if n > 0) {}
+}
