@@ -81,19 +81,13 @@ pub enum Violation {
         /// What was wrong.
         what: String,
     },
-    /// A window was computed although the stage knew that it was stale.
-    #[error(
-        "stage {stage} computed a window of epoch {epoch} of sequence {seq} after it had heard of {newest}"
-    )]
-    StaleComputed {
+    /// A stage computed what it knew to be in vain.
+    #[error("stage {stage} computed {what}")]
+    InVain {
         /// Which stage.
         stage: StageIndex,
-        /// Which sequence.
-        seq: SeqId,
-        /// The window's epoch.
-        epoch: Epoch,
-        /// The newest epoch it had heard of.
-        newest: Epoch,
+        /// What it computed.
+        what: String,
     },
     /// Memory in use when no request was left.
     #[error("stage {stage} still holds {what}")]
@@ -145,9 +139,21 @@ pub(crate) struct Stories {
     violations: Vec<Violation>,
 }
 
+/// What a request may be told.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    /// Of sequential decoding.
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) end: End,
+    /// Whether its tail refuses it: it fails before it has any token.
+    pub(crate) is_refused: bool,
+    /// Whether it may fail at any time, because engines do.
+    pub(crate) may_fail: bool,
+}
+
 #[derive(Debug)]
 struct Story {
-    expected: (Vec<Token>, End),
+    expected: Expected,
     got: Vec<Token>,
     stage: Stage,
     cancelled: bool,
@@ -163,7 +169,7 @@ enum Stage {
 }
 
 impl Stories {
-    pub(crate) fn new(expected: impl IntoIterator<Item = (Vec<Token>, End)>) -> Self {
+    pub(crate) fn new(expected: impl IntoIterator<Item = Expected>) -> Self {
         let story = |expected| Story {
             expected,
             got: Vec::new(),
@@ -175,7 +181,7 @@ impl Stories {
     }
 
     pub(crate) fn expected(&self, request: usize) -> &[Token] {
-        &self.stories[request].expected.0
+        &self.stories[request].expected.tokens
     }
 
     pub(crate) fn accepted(&mut self, request: usize) {
@@ -202,7 +208,7 @@ impl Stories {
         let story = &mut self.stories[request];
         for &got in tokens {
             let index = story.got.len();
-            let expected = story.expected.0.get(index).copied();
+            let expected = story.expected.tokens.get(index).copied().filter(|_| !story.expected.is_refused);
             if expected != Some(got) {
                 self.violations.push(Violation::WrongToken { request, index, got, expected });
             }
@@ -215,14 +221,14 @@ impl Stories {
         self.step(request, "end", &[Stage::Waiting, Stage::Running], Stage::Over);
         let story = &self.stories[request];
         let is_right = match &ending {
-            Ending::Done(end) => story.got.len() == story.expected.0.len() && *end == story.expected.1,
+            Ending::Done(end) => story.got.len() == story.expected.tokens.len() && *end == story.expected.end,
             Ending::Cancelled => story.cancelled,
             Ending::LineLost => story.interrupted,
             Ending::QueueTimeout => is_queued,
-            Ending::Failed(_) => false,
+            Ending::Failed(_) => story.expected.is_refused || story.expected.may_fail,
         };
         if !is_right {
-            let (n_tokens, expected) = (story.got.len(), story.expected.0.len());
+            let (n_tokens, expected) = (story.got.len(), story.expected.tokens.len());
             self.violations.push(Violation::WrongEnd { request, ending, n_tokens, expected });
         }
     }

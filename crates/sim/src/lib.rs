@@ -8,6 +8,7 @@
 
 mod check;
 mod front;
+mod known;
 mod line;
 mod network;
 mod random;
@@ -17,14 +18,15 @@ mod watch;
 
 use std::fmt;
 
-use check::Stories;
 pub use check::{Ending, Violation};
+use check::{Expected, Stories};
 use front::{Front, Guesses, Reach, Requests};
 use line::Line;
 use network::{Breakage, Network};
 use protocol::SeqId;
 use random::Random;
 use scenario::Scenario;
+use toy::Flaws;
 
 /// What is run: a seed, and what is not left to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +97,8 @@ pub struct Summary {
     pub shared_calls: u64,
     /// Times that the line was lost.
     pub outages: u64,
+    /// Faults reported by stages that had every reason to.
+    pub faults: u64,
     /// Times that the sabotage did harm.
     pub sabotaged: u64,
     /// Events in the run.
@@ -111,7 +115,9 @@ pub fn run(plan: &Plan) -> Outcome {
     let scenario = Scenario::draw(plan, &mut random);
     let stories = Stories::new(scenario.asks.iter().map(|ask| {
         let open = ask.open(SeqId(0), scenario.limits.context);
-        toy::sequential(&scenario.model, &open, &ask.prompt)
+        let (tokens, end) = toy::sequential(&scenario.model, &open, &ask.prompt);
+        let (is_refused, may_fail) = (scenario::is_refused(&ask.sampler), scenario.failures > 0);
+        Expected { tokens, end, is_refused, may_fail }
     }));
     let asks = scenario.asks.clone();
     match driver {
@@ -133,16 +139,19 @@ pub fn run(plan: &Plan) -> Outcome {
     }
 }
 
-fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, random: Random) -> Outcome {
+fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random) -> Outcome {
     let breakage = match plan.sabotage {
         Some(Sabotage::Reorder) => Some(Breakage::Reorder),
         Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
         Some(Sabotage::DropRewind) | None => None,
     };
+    let flaws = Flaws {
+        forgets_to_cut: plan.sabotage == Some(Sabotage::DropRewind),
+        failures: scenario.failures,
+        random: random.fork(),
+    };
     let network = Network::new(scenario.delays, random, breakage);
-    let forgets_to_cut = plan.sabotage == Some(Sabotage::DropRewind);
-    let (mut front, network, counts, mut violations) =
-        Line::new(front, scenario, network, forgets_to_cut).run();
+    let (mut front, network, counts, mut violations) = Line::new(front, scenario, network, &flaws).run();
     violations.extend(front.stories().conclude());
     let guessed = front.guessed();
     let summary = Summary {
@@ -156,6 +165,7 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, random: Random) ->
         refused_proposals: guessed.refused,
         shared_calls: counts.shared_calls,
         outages: counts.outages,
+        faults: counts.faults,
         sabotaged: network.n_broken() + counts.spoiled_calls,
         events: counts.events,
         trace: counts.trace,
@@ -176,6 +186,7 @@ impl Summary {
         self.refused_proposals += other.refused_proposals;
         self.shared_calls += other.shared_calls;
         self.outages += other.outages;
+        self.faults += other.faults;
         self.sabotaged += other.sabotaged;
         self.events += other.events;
         self.trace = random::mix2(self.trace, other.trace);
@@ -187,7 +198,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
-             {} outages, {} events",
+             {} outages, {} faults, {} events",
             self.requests,
             self.tokens,
             self.windows,
@@ -197,6 +208,7 @@ impl fmt::Display for Summary {
             self.proposed,
             self.shared_calls,
             self.outages,
+            self.faults,
             self.events
         )
     }

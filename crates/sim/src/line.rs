@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, Epoch, Frame, Generation, Hint, Open, Report, SeqId, StageIndex, ToFront,
-    ToStage, Wire, Work,
+    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Report, SeqId, StageIndex,
+    ToFront, ToStage, Wire, Work,
 };
 use stage::{Config, Done, Output, StageCore};
 
 use crate::check::{Order, Violation};
 use crate::front::{Front, Sent};
+use crate::known::Known;
 use crate::network::{Link, Network};
 use crate::random::mix2;
-use crate::scenario::{CallTime, Outage, Scenario};
-use crate::toy::ToyEngine;
+use crate::scenario::{CallTime, Outage, Scenario, is_refused};
+use crate::toy::{Flaws, ToyEngine};
 use crate::watch::Watched;
 
 /// Events after which a run is given up: some ten times what the longest one takes.
@@ -42,12 +43,10 @@ struct Stage {
     time: CallTime,
     /// In which the stage was assigned.
     generation: Generation,
-    running: Option<Done>,
+    /// The call under way, and the generation in which it began.
+    running: Option<(Done, Generation)>,
     order: Order,
-    /// The newest epoch heard of.
-    newest: BTreeMap<SeqId, Epoch>,
-    /// The same when the call under way began.
-    newest_at_call: BTreeMap<SeqId, Epoch>,
+    known: Known,
 }
 
 /// Counters of the whole line.
@@ -61,6 +60,7 @@ pub(crate) struct Counts {
     /// Engine calls on top of rows that should have been cut.
     pub(crate) spoiled_calls: u64,
     pub(crate) outages: u64,
+    pub(crate) faults: u64,
     /// A hash of everything that happened and when.
     pub(crate) trace: u64,
 }
@@ -75,15 +75,19 @@ pub(crate) struct Line<F> {
     /// Of the front. Stages take it over when they are assigned again.
     generation: Generation,
     wake_at: Option<Duration>,
+    engines_fail: bool,
+    samplers_refuse: bool,
     violations: Vec<Violation>,
     counts: Counts,
 }
 
 impl<F: Front> Line<F> {
-    pub(crate) fn new(front: F, scenario: &Scenario, network: Network, forgets_to_cut: bool) -> Self {
+    pub(crate) fn new(front: F, scenario: &Scenario, network: Network, flaws: &Flaws) -> Self {
+        let mut random = flaws.random.clone();
         let stage = |&(layers, time): &_| {
             let shape = scenario.model.shape(layers, scenario.sizes);
-            let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), forgets_to_cut);
+            let flaws = Flaws { random: random.fork(), ..flaws.clone() };
+            let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), flaws);
             Stage {
                 core: StageCore::new(shape, Config { row_dtype: scenario.row_dtype }),
                 engine: Watched::new(engine),
@@ -91,8 +95,7 @@ impl<F: Front> Line<F> {
                 generation: Generation(0),
                 running: None,
                 order: Order::default(),
-                newest: BTreeMap::new(),
-                newest_at_call: BTreeMap::new(),
+                known: Known::default(),
             }
         };
         let mut line = Self {
@@ -104,6 +107,8 @@ impl<F: Front> Line<F> {
             n_planned: 0,
             generation: Generation(0),
             wake_at: None,
+            engines_fail: scenario.failures > 0,
+            samplers_refuse: scenario.asks.iter().any(|ask| is_refused(&ask.sampler)),
             violations: Vec::new(),
             counts: Counts::default(),
         };
@@ -194,9 +199,7 @@ impl<F: Front> Line<F> {
         if let Err(what) = stage.order.check(&frame.work) {
             self.violations.push(Violation::Order { stage: name(index), seq, what });
         }
-        if let Work::Window(window) = &frame.work {
-            stage.hear(seq, window.epoch);
-        }
+        stage.known.hear_frame(&frame.work);
         stage.core.handle_frame(frame, self.now);
         self.after_stage(index);
     }
@@ -207,9 +210,7 @@ impl<F: Front> Line<F> {
         if let Command::Hint(hint) = message.command
             && message.generation == stage.generation
         {
-            if let Hint::Advance { seq, epoch } = hint {
-                stage.hear(seq, epoch);
-            }
+            stage.known.hear_hint(hint);
             stage.core.handle_hint(hint);
             self.after_stage(index);
         }
@@ -221,8 +222,11 @@ impl<F: Front> Line<F> {
             return;
         }
         if let Report::Fault(fault) = &message.report {
-            self.violations
-                .push(Violation::StageFault { stage: message.from, reason: fault.kind.to_string() });
+            self.counts.faults += 1;
+            if !self.is_excused(&fault.kind) {
+                let reason = fault.kind.to_string();
+                self.violations.push(Violation::StageFault { stage: message.from, reason });
+            }
         }
         if let Err(reason) = self.front.handle_report(message.from, message.report, self.now) {
             self.violations.push(Violation::ReportRefused { reason });
@@ -230,25 +234,37 @@ impl<F: Front> Line<F> {
         self.after_front();
     }
 
+    /// Whether a stage has every reason to report the fault.
+    const fn is_excused(&self, kind: &FaultKind) -> bool {
+        match kind {
+            FaultKind::Engine { .. } => self.engines_fail,
+            FaultKind::Sampler { .. } => self.samplers_refuse,
+            _ => false,
+        }
+    }
+
     fn call_is_done(&mut self, index: usize) {
         let stage = &mut self.stages[index];
-        let done = stage.running.take().expect("only a call under way is ever done");
+        let (done, generation) = stage.running.take().expect("only a call under way is ever done");
         stage.core.complete(done, &stage.engine, self.now);
         for what in stage.engine.take_broken() {
             self.violations.push(Violation::Call { stage: name(index), what });
         }
+        let outputs: Vec<_> = std::iter::from_fn(|| stage.core.poll_output()).collect();
+        // The results of a call that a new assignment overtook are gone.
+        if generation == stage.generation
+            && let Err(what) = stage.known.end_call(stage.core.stats(), &outputs)
+        {
+            self.violations.push(Violation::InVain { stage: name(index), what });
+        }
+        outputs.into_iter().for_each(|output| self.carry(index, output));
         self.after_stage(index);
-        self.stages[index].newest_at_call.clear();
     }
 
     /// Carries away what a stage says, and gives its engine the next call.
     fn after_stage(&mut self, index: usize) {
         while let Some(output) = self.stages[index].core.poll_output() {
-            self.check_not_stale(index, &output);
-            match output {
-                Output::Forward(frame) => self.send_frame(index + 1, self.stages[index].generation, frame),
-                Output::Report(report) => self.send_report(index, report),
-            }
+            self.carry(index, output);
         }
         let stage = &mut self.stages[index];
         if stage.running.is_some() {
@@ -259,20 +275,15 @@ impl<F: Front> Line<F> {
             self.counts.shared_calls += 1;
         }
         let took = stage.time.per_call + stage.time.per_row * call.n_rows() as u32;
-        stage.newest_at_call.clone_from(&stage.newest);
-        stage.running = Some(call.execute(&mut stage.engine));
+        stage.known.begin_call(stage.core.stats());
+        stage.running = Some((call.execute(&mut stage.engine), stage.generation));
         self.plan(self.now + took, Happening::Done(index));
     }
 
-    /// A stage must not compute what it knew to be stale when it began.
-    fn check_not_stale(&mut self, index: usize, output: &Output) {
-        let (seq, epoch) = match output {
-            Output::Forward(Frame { work: Work::Window(window), .. }) => (window.seq, window.epoch),
-            Output::Report(Report::Verdict(verdict)) => (verdict.seq, verdict.epoch),
-            Output::Forward(_) | Output::Report(_) => return,
-        };
-        if let Some(&newest) = self.stages[index].newest_at_call.get(&seq).filter(|&&newest| newest > epoch) {
-            self.violations.push(Violation::StaleComputed { stage: name(index), seq, epoch, newest });
+    fn carry(&mut self, from: usize, output: Output) {
+        match output {
+            Output::Forward(frame) => self.send_frame(from + 1, self.stages[from].generation, frame),
+            Output::Report(report) => self.send_report(from, report),
         }
     }
 
@@ -346,13 +357,7 @@ impl Stage {
         self.generation = generation;
         self.core.reset();
         self.order = Order::default();
-        self.newest.clear();
-        self.newest_at_call.clear();
-    }
-
-    fn hear(&mut self, seq: SeqId, epoch: Epoch) {
-        let newest = self.newest.entry(seq).or_default();
-        *newest = epoch.max(*newest);
+        self.known = Known::default();
     }
 
     /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.

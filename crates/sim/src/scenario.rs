@@ -13,6 +13,14 @@ use crate::toy::{Model, Sizes};
 /// The most rows that any window has.
 const MAX_WIDTH: u32 = 16;
 
+/// Stands for parameters that the toy's sampler does not know.
+const REFUSED_TOP_K: u32 = u32::MAX;
+
+/// Whether the toy's tail refuses to sample like that.
+pub(crate) const fn is_refused(sampler: &SamplerParams) -> bool {
+    sampler.top_k == REFUSED_TOP_K
+}
+
 /// One request: when it comes, what it asks, and how long its caller waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -93,6 +101,8 @@ pub(crate) struct Scenario {
     pub(crate) delays: Delays,
     pub(crate) asks: Vec<Ask>,
     pub(crate) outages: Vec<Outage>,
+    /// Percent of engine calls that fail.
+    pub(crate) failures: u32,
     pub(crate) queue_limit: u32,
     pub(crate) queue_timeout: Duration,
 }
@@ -116,7 +126,8 @@ impl Scenario {
         let n_asks = random.between(1, 12);
         let spread = random.between(1, 60_000);
         let impatient = if plan.calm { 0 } else { random.pick(&[0, 0, 30, 70]) };
-        let asks = (0..n_asks).map(|_| draw_ask(&limits, spread, impatient, random)).collect();
+        let unusual = if plan.calm { 0 } else { random.pick(&[0, 0, 10]) };
+        let asks = (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
         let least = random.pick(&[0, 20, 2000]);
@@ -135,6 +146,7 @@ impl Scenario {
             delays,
             asks,
             outages,
+            failures: if plan.calm { 0 } else { random.pick(&[0, 0, 0, 1, 5]) },
             queue_limit: random.between(1, 12),
             queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { Duration::from_secs(3600) },
         }
@@ -165,12 +177,13 @@ fn draw_stages(model: &Model, random: &mut Random) -> Vec<(LayerRange, CallTime)
         .collect()
 }
 
-fn draw_ask(limits: &Limits, spread: u32, impatient: u32, random: &mut Random) -> Ask {
+fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), random: &mut Random) -> Ask {
     let longest = random.pick(&[1, 4, limits.context / 2, limits.context - 1]).max(1);
     let n_prompt = random.between(1, longest);
     let sampler = SamplerParams {
         temperature: random.pick(&[0.0, 0.0, 0.7, 1.5]),
         frequency_penalty: random.pick(&[0.0, 0.5]),
+        top_k: if random.percent(unusual) { REFUSED_TOP_K } else { 0 },
         ..SamplerParams::default()
     };
     Ask {

@@ -7,7 +7,7 @@
 mod engine;
 mod sampler;
 
-pub(crate) use engine::ToyEngine;
+pub(crate) use engine::{Flaws, ToyEngine};
 pub(crate) use sampler::ToySampler;
 
 use protocol::{End, LayerRange, Open, Position, Token};

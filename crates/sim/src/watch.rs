@@ -8,8 +8,8 @@ use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
 /// Passes everything on and keeps what was wrong with it.
 pub(crate) struct Watched<E> {
     inner: E,
-    /// Positions that each slot holds if the engine does what it is told.
-    held: Vec<Position>,
+    /// Positions that each slot holds if the engine does what it is told; none after a failure, until it is emptied.
+    held: Vec<Option<Position>>,
     /// Which rows of the last call have logits.
     asked: Vec<bool>,
     broken: RefCell<Vec<String>>,
@@ -18,7 +18,7 @@ pub(crate) struct Watched<E> {
 impl<E: Engine> Watched<E> {
     pub(crate) fn new(inner: E) -> Self {
         let n_slots = usize::from(inner.shape().n_slots);
-        Self { inner, held: vec![Position(0); n_slots], asked: Vec::new(), broken: RefCell::default() }
+        Self { inner, held: vec![Some(Position(0)); n_slots], asked: Vec::new(), broken: RefCell::default() }
     }
 
     pub(crate) const fn inner(&self) -> &E {
@@ -48,8 +48,8 @@ impl<E: Engine> Watched<E> {
                 ));
             }
             let held = self.held[usize::from(span.slot.0)];
-            if span.base != held {
-                return Err(format!("a span at {} in slot {}, which holds {held}", span.base, span.slot.0));
+            if Some(span.base) != held {
+                return Err(format!("a span at {} in slot {}, which holds {held:?}", span.base, span.slot.0));
             }
             if span.base.plus(span.n_rows).0 > shape.context {
                 return Err(format!("a span of {} rows at {} exceeds the context", span.n_rows, span.base));
@@ -77,11 +77,13 @@ impl<E: Engine> Engine for Watched<E> {
             return Err(EngineError { reason: what });
         }
         for span in spans {
-            self.held[usize::from(span.slot.0)] = span.base.plus(span.n_rows);
+            self.held[usize::from(span.slot.0)] = Some(span.base.plus(span.n_rows));
         }
         self.asked.clear();
         self.asked.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want_logits, span.n_rows)));
-        self.inner.run(spans, input, out)
+        self.inner.run(spans, input, out).inspect_err(|_| {
+            spans.iter().for_each(|span| self.held[usize::from(span.slot.0)] = None);
+        })
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -93,8 +95,11 @@ impl<E: Engine> Engine for Watched<E> {
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
         let held = &mut self.held[usize::from(slot.0)];
-        *held = len.min(*held);
-        self.inner.truncate(slot, len)
+        *held = match *held {
+            None if len == Position(0) => Some(len),
+            held => held.map(|held| held.min(len)),
+        };
+        self.inner.truncate(slot, len).inspect_err(|_| self.held[usize::from(slot.0)] = None)
     }
 
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {

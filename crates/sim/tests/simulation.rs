@@ -62,9 +62,9 @@ fn a_seed_gives_the_same_run_every_time() {
 fn harmed(sabotage: Sabotage, driver: Driver) -> Vec<(Plan, Outcome)> {
     let plan =
         |seed| Plan { seed, driver: Some(driver), calm: true, sabotage: Some(sabotage), ..Plan::default() };
-    let runs = (0..150).map(plan).map(|plan| (plan, run(&plan)));
+    let runs = (0..200).map(plan).map(|plan| (plan, run(&plan)));
     let harmed: Vec<_> = runs.filter(|(_, outcome)| outcome.summary.sabotaged > 0).collect();
-    assert!(harmed.len() >= 50, "{sabotage:?} did harm in {} of 150 runs only", harmed.len());
+    assert!(harmed.len() >= 50, "{sabotage:?} did harm in {} of 200 runs only", harmed.len());
     harmed
 }
 

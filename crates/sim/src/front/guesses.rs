@@ -28,6 +28,8 @@ pub(crate) struct Guesses {
     reach: Reach,
     random: Random,
     line_is_up: bool,
+    /// Whether sequences begin before the `Close` that makes room for them has come back.
+    is_eager: bool,
     /// Requests that have not come yet, the next one last.
     coming: Vec<usize>,
     waiting: VecDeque<usize>,
@@ -59,7 +61,7 @@ impl Guesses {
         limits: Limits,
         reach: Reach,
         stories: Stories,
-        random: Random,
+        mut random: Random,
     ) -> Self {
         let mut coming: Vec<_> = (0..asks.len()).collect();
         coming.sort_by_key(|&request| std::cmp::Reverse(asks[request].at));
@@ -67,6 +69,7 @@ impl Guesses {
             asks,
             limits,
             reach,
+            is_eager: random.percent(30),
             random,
             line_is_up: false,
             coming,
@@ -82,8 +85,17 @@ impl Guesses {
         }
     }
 
+    fn has_room(&self) -> bool {
+        let n_slots = usize::from(self.limits.n_slots);
+        if self.is_eager {
+            self.running.len() < n_slots && self.n_sequences() < 2 * n_slots
+        } else {
+            self.n_sequences() < n_slots
+        }
+    }
+
     fn start(&mut self, now: Duration) {
-        while self.line_is_up && self.n_sequences() < usize::from(self.limits.n_slots) {
+        while self.line_is_up && self.has_room() {
             let Some(request) = self.waiting.pop_front() else { return };
             let seq = self.next_seq;
             self.next_seq = SeqId(seq.0 + 1);

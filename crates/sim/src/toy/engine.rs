@@ -4,9 +4,21 @@ use protocol::{Open, Position};
 use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
 
 use super::{Model, ROW_WIDTH, ToySampler, remember};
+use crate::random::Random;
+use crate::scenario::is_refused;
 
 /// What one layer of one slot remembers after each of its rows.
 type Memory = Vec<u64>;
+
+/// What an engine does wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Flaws {
+    /// Whether it only claims to cut: the fault that the checkers must see.
+    pub(crate) forgets_to_cut: bool,
+    /// Percent of its calls and cuts that fail, and say so.
+    pub(crate) failures: u32,
+    pub(crate) random: Random,
+}
 
 pub(crate) struct ToyEngine {
     model: Model,
@@ -15,8 +27,7 @@ pub(crate) struct ToyEngine {
     slots: Vec<Vec<Memory>>,
     /// Of the last call, for the rows that asked for them; the others are empty.
     logits: Vec<Vec<f32>>,
-    /// Whether it only claims to cut: the fault that the checkers must see.
-    forgets_to_cut: bool,
+    flaws: Flaws,
     /// Rows that a fault left in place although they were cut, by slot.
     leftover: Vec<usize>,
     /// Calls that computed on top of leftover rows.
@@ -24,14 +35,14 @@ pub(crate) struct ToyEngine {
 }
 
 impl ToyEngine {
-    pub(crate) fn new(model: Model, shape: EngineShape, forgets_to_cut: bool) -> Self {
+    pub(crate) fn new(model: Model, shape: EngineShape, flaws: Flaws) -> Self {
         let n_slots = usize::from(shape.n_slots);
         Self {
             model,
             slots: vec![vec![Memory::new(); shape.layers.len() as usize]; n_slots],
             shape,
             logits: Vec::new(),
-            forgets_to_cut,
+            flaws,
             leftover: vec![0; n_slots],
             spoiled_calls: 0,
         }
@@ -39,6 +50,14 @@ impl ToyEngine {
 
     pub(crate) const fn spoiled_calls(&self) -> u64 {
         self.spoiled_calls
+    }
+
+    /// After a failure nobody may rely on what any slot of the call holds: `watch` sees to that.
+    fn may_fail(&mut self) -> Result<(), EngineError> {
+        if self.flaws.random.percent(self.flaws.failures) {
+            return Err(EngineError { reason: "the toy has failed".into() });
+        }
+        Ok(())
     }
 
     /// The row above all of the engine's layers.
@@ -58,6 +77,7 @@ impl Engine for ToyEngine {
     }
 
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        self.may_fail()?;
         out.clear();
         self.logits.clear();
         let mut n_done = 0;
@@ -89,9 +109,10 @@ impl Engine for ToyEngine {
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
+        self.may_fail()?;
         let index = usize::from(slot.0);
         let held = self.slots[index][0].len();
-        if self.forgets_to_cut {
+        if self.flaws.forgets_to_cut {
             self.leftover[index] = held.saturating_sub(len.0 as usize);
             return Ok(());
         }
@@ -100,6 +121,9 @@ impl Engine for ToyEngine {
     }
 
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
+        if is_refused(&open.sampler) {
+            return Err(EngineError { reason: "the toy cannot sample like that".into() });
+        }
         Ok(Box::new(ToySampler::new(open)))
     }
 }
