@@ -21,6 +21,17 @@ pub(crate) fn init() {
     });
 }
 
+/// The instruction sets and back ends of this build on this machine, in llama.cpp's words. Machines whose words differ
+/// may compute other last bits.
+#[must_use]
+pub fn system_info() -> String {
+    init();
+    // SAFETY: llama_print_system_info returns a string that lives until its next call; it is copied at once, and
+    // every call fills in the same text.
+    let text = unsafe { CStr::from_ptr(sys::llama_print_system_info()) };
+    text.to_string_lossy().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// One line that llama.cpp is writing, and the last error it reported, on this thread.
 #[derive(Default)]
 struct Lines {

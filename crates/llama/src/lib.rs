@@ -21,6 +21,7 @@ mod tap;
 mod toy;
 mod vocab;
 
+pub use backend::system_info;
 pub use engine::{EngineConfig, LlamaEngine};
 pub use error::LoadError;
 pub use toy::required_tensors;
