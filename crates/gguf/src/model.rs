@@ -49,7 +49,9 @@ impl Tensor {
     #[must_use]
     pub fn layer(&self) -> Option<(u32, &str)> {
         let (layer, rest) = self.name.strip_prefix("blk.")?.split_once('.')?;
-        Some((layer.parse().ok()?, rest))
+        // Only as llama.cpp writes it: "07" is another name than "7".
+        let number: u32 = layer.parse().ok()?;
+        (number.to_string() == layer).then_some((number, rest))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::toys::{self, Shape, open};
-use gguf::toy::{Toy, Weights};
+use gguf::toy::{Toy, Weights, specs};
 use gguf::{
     CutError, Identity, Model, SliceInfo, Source, TensorType, WriteError, embeddings_path, write_slice,
     write_vocab,
@@ -424,4 +424,35 @@ fn an_ordinary_model_is_not_a_slice() {
     let folder = tempfile::tempdir().unwrap();
     let error = SliceInfo::read(&open(folder.path(), "llama", 2, Shape::default())).unwrap_err();
     assert!(error.to_string().contains("is not a slice"));
+}
+
+/// Keys of a slice that the model does not have, or has with another value, and how rows enter it.
+fn rewrites(whole: &Model, slice: &Cut) -> String {
+    let show = |value: &gguf::Value| match value.as_array().and_then(gguf::Array::to_u64s) {
+        Some(elements) => format!("{elements:?}"),
+        None => value.to_string(),
+    };
+    let changed = slice.model.metadata().iter().filter(|(key, value)| {
+        let of_every_slice = key.starts_with("paceline.") || key.ends_with(".vocab_size");
+        !of_every_slice && whole.metadata().get(key) != Some(value)
+    });
+    let mut line: Vec<_> = changed.map(|(key, value)| format!("{key}={}", show(value))).collect();
+    line.push(format!("input x {}", slice.info.input_scale));
+    line.join(" ")
+}
+
+#[test]
+fn each_architecture_gets_its_rewrites_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = String::new();
+    for spec in specs() {
+        let shape = Shape { drafting: u32::from(spec.name.ends_with("nextn")), ..Shape::default() };
+        let whole = open(folder.path(), spec.name, spec.n_layers, shape);
+        let source = Source::new(&whole).unwrap();
+        for (start, end) in [(0, 3), (3, 5)] {
+            let slice = cut(&source, start, end, folder.path());
+            table += &format!("{} {start}..{end}: {}\n", spec.name, rewrites(&whole, &slice));
+        }
+    }
+    insta::assert_snapshot!(table);
 }
