@@ -209,7 +209,7 @@ pub(crate) struct StageFlags {
     /// This machine's key and membership [default: those that `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
-    /// Look for models in this folder, whatever their names
+    /// Look for models in this folder, whatever their names; not in folders below it
     #[arg(long, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
     /// Threads [default: this machine's cores]

@@ -16,11 +16,6 @@ use gguf::{Identity, IdentityCache, Manifest, Model, Plan, SliceFolder, Source};
 use crate::args::Cut;
 use crate::paths;
 
-/// Files looked at in a folder of models: more are another kind of folder.
-const MAX_MODEL_FILES: usize = 10_000;
-/// Folders below the one named that are searched for models.
-const MAX_DEPTH: usize = 3;
-
 /// Work that takes long enough to be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -182,7 +177,11 @@ pub fn find(
             short(identity)
         );
     };
-    let model = find_model(models, identity, report)?;
+    let found =
+        identities()?.find(models, identity, &mut |done, total| report(Step::Identify, done, total))?;
+    let model = found.with_context(|| {
+        format!("no file in {} is model {}: copy the model there", models.display(), short(identity))
+    })?;
     let source = Source::new(&model)?;
     let slices = SliceFolder::open(&folder, &source, identity)?;
     let slice = slices.ensure(range, &mut |done, total| report(Step::Cut, done, total))?;
@@ -205,46 +204,6 @@ fn cached(folder: &Path, identity: Identity, range: &Range<u32>) -> Option<Found
         .flatten()
         .all(whole)
         .then(|| Found { slice: folder.join(&record.slice.file), vocab: folder.join(&manifest.vocab.file) })
-}
-
-/// The model of this identity among the files of a folder, whatever its name. Models that were identified before are
-/// looked at first; the others have to be read.
-fn find_model(models: &Path, identity: Identity, report: Report<'_>) -> anyhow::Result<Model> {
-    let mut files = Vec::new();
-    list(models, 0, &mut files)
-        .with_context(|| format!("could not look for models in {}", models.display()))?;
-    files.sort();
-    let known = identities()?;
-    let mut unread = Vec::new();
-    for path in files {
-        // Shards after the first and files that are no models are none of ours.
-        let Ok(model) = Model::open(&path) else { continue };
-        match known.known(&model)? {
-            Some(found) if found == identity => return Ok(model),
-            Some(_) => {}
-            None => unread.push(model),
-        }
-    }
-    for model in unread {
-        if known.identity(&model, &mut |done, total| report(Step::Identify, done, total))? == identity {
-            return Ok(model);
-        }
-    }
-    bail!("no file in {} is model {}: copy the model there", models.display(), short(identity))
-}
-
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            if depth < MAX_DEPTH {
-                list(&path, depth + 1, files)?;
-            }
-        } else if path.extension().is_some_and(|ending| ending == "gguf") && files.len() < MAX_MODEL_FILES {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Enough of an identity to tell two apart in a message to a person.
