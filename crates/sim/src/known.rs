@@ -6,11 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::{Epoch, Frame, Hint, Report, SeqId, Work};
 use stage::{Output, Stats};
 
+#[derive(Clone, Default)]
+struct Facts {
+    open: BTreeSet<SeqId>,
+    newest: BTreeMap<SeqId, Epoch>,
+    given_up: BTreeSet<SeqId>,
+}
+
 #[derive(Default)]
 pub(crate) struct Known {
-    newest: BTreeMap<SeqId, Epoch>,
-    /// `newest` when the call under way began.
-    newest_at_call: BTreeMap<SeqId, Epoch>,
+    now: Facts,
+    /// When the call under way began.
+    at_call: Facts,
     /// Sequences of which some work became vain during the call.
     news: BTreeSet<SeqId>,
     /// Frames computed before the call.
@@ -21,24 +28,33 @@ impl Known {
     pub(crate) fn hear_frame(&mut self, work: &Work) {
         match work {
             Work::Window(window) => self.hear_epoch(window.seq, window.epoch),
-            Work::Close(close) => {
-                self.news.insert(close.seq);
+            Work::Close(close) => self.hear_end(close.seq),
+            Work::Open(open) => {
+                self.now.open.insert(open.seq);
             }
-            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) | Work::Park(_) => {}
+            Work::Chunk(_) | Work::Fork(_) | Work::Park(_) => {}
         }
     }
 
+    /// Hints about sequences that are not open here mean nothing.
     pub(crate) fn hear_hint(&mut self, hint: Hint) {
+        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
+        if !self.now.open.contains(&seq) {
+            return;
+        }
         match hint {
             Hint::Advance { seq, epoch } => self.hear_epoch(seq, epoch),
-            Hint::Drop { seq } => {
-                self.news.insert(seq);
-            }
+            Hint::Drop { seq } => self.hear_end(seq),
         }
+    }
+
+    fn hear_end(&mut self, seq: SeqId) {
+        self.now.given_up.insert(seq);
+        self.news.insert(seq);
     }
 
     fn hear_epoch(&mut self, seq: SeqId, epoch: Epoch) {
-        let newest = self.newest.entry(seq).or_default();
+        let newest = self.now.newest.entry(seq).or_default();
         if epoch > *newest {
             *newest = epoch;
             self.news.insert(seq);
@@ -46,7 +62,7 @@ impl Known {
     }
 
     pub(crate) fn begin_call(&mut self, stats: &Stats) {
-        self.newest_at_call.clone_from(&self.newest);
+        self.at_call.clone_from(&self.now);
         self.news.clear();
         self.computed = stats.windows + stats.chunks;
     }
@@ -56,19 +72,20 @@ impl Known {
         let mut results = 0;
         for output in outputs {
             let (seq, epoch) = match output {
-                Output::Forward(Frame { work: Work::Window(window), .. }) => (window.seq, window.epoch),
-                Output::Report(Report::Verdict(verdict)) => (verdict.seq, verdict.epoch),
-                Output::Forward(Frame { work: Work::Chunk(_), .. }) | Output::Report(Report::Progress(_)) => {
-                    results += 1;
-                    continue;
-                }
+                Output::Forward(Frame { work: Work::Window(window), .. }) => (window.seq, Some(window.epoch)),
+                Output::Forward(Frame { work: Work::Chunk(chunk), .. }) => (chunk.seq, None),
+                Output::Report(Report::Verdict(verdict)) => (verdict.seq, Some(verdict.epoch)),
+                Output::Report(Report::Progress(progress)) => (progress.seq, None),
                 Output::Forward(_) | Output::Report(_) => continue,
             };
             results += 1;
-            if let Some(newest) = self.newest_at_call.get(&seq).filter(|&&newest| newest > epoch) {
-                return Err(format!(
-                    "a window of epoch {epoch} of sequence {seq}, after it had heard of {newest}"
-                ));
+            if self.at_call.given_up.contains(&seq) {
+                return Err(format!("work of sequence {seq}, which it knew to be given up"));
+            }
+            if let Some(newest) =
+                self.at_call.newest.get(&seq).filter(|&&newest| epoch.is_some_and(|epoch| newest > epoch))
+            {
+                return Err(format!("a window of sequence {seq} after it had heard of epoch {newest}"));
             }
         }
         let in_vain = stats.windows + stats.chunks - self.computed - results;
