@@ -12,12 +12,13 @@ mod shape;
 mod tls;
 
 pub use endpoint::{
-    AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats, PeerError, dial,
+    AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats,
+    PeerError, dial,
 };
 pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
 pub use link::{
-    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Priority, Received,
-    SegmentError, SendError, memory_pair,
+    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Priority,
+    Received, SegmentError, SendError, memory_pair,
 };
 pub use shape::{Shape, ShapeError};
 pub use tls::HandshakeError;

@@ -6,8 +6,8 @@
 use std::{io, sync::Arc};
 
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
     client::{
         Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -81,7 +81,9 @@ impl From<&Error> for HandshakeError {
             error if is_expired(error) => Self::Expired,
             Error::InvalidCertificate(_) => Self::OtherCluster,
             Error::AlertReceived(
-                AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError,
+                AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::DecryptError,
             ) => Self::Refused { reason: "it belongs to another cluster" },
             Error::AlertReceived(AlertDescription::CertificateExpired) => {
                 Self::Refused { reason: "it has expired" }
@@ -117,10 +119,11 @@ pub(crate) const fn is_expired(error: &Error) -> bool {
 /// For the side that is dialled.
 pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, IdentityError> {
     let provider = provider();
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity.root())?), provider.clone())
-        .clear_root_hint_subjects()
-        .build()
-        .map_err(|e| IdentityError::crypto("use the cluster root", e))?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity.root())?), provider.clone())
+            .clear_root_hint_subjects()
+            .build()
+            .map_err(|e| IdentityError::crypto("use the cluster root", e))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
@@ -151,6 +154,14 @@ pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, Id
     Ok(Arc::new(config))
 }
 
+/// Whether the two sides agreed on this protocol: TLS lets a peer through that names none.
+pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> Result<(), HandshakeError> {
+    match agreed {
+        Some(ALPN) => Ok(()),
+        _ => Err(HandshakeError::NotPaceline { reason: "it did not ask for it by name".to_owned() }),
+    }
+}
+
 /// What the API of TLS asks for; with SNI off it never travels.
 pub(crate) fn server_name() -> ServerName<'static> {
     ServerName::try_from("node.paceline.invalid").expect("a well-formed name")
@@ -165,7 +176,13 @@ pub(crate) fn check_membership(
     let mut roots = RootCertStore::empty();
     roots.add(root.clone())?;
     let algorithms = provider().signature_verification_algorithms.all;
-    verify_server_cert_signed_by_trust_anchor(&ParsedCertificate::try_from(cert)?, &roots, &[], now, algorithms)
+    verify_server_cert_signed_by_trust_anchor(
+        &ParsedCertificate::try_from(cert)?,
+        &roots,
+        &[],
+        now,
+        algorithms,
+    )
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -221,4 +238,18 @@ impl ServerCertVerifier for ClusterVerifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// A client that trusts the cluster but shows nothing itself.
+#[cfg(test)]
+pub(crate) fn nameless_client_config(root: &CertificateDer<'static>) -> ClientConfig {
+    let verifier = ClusterVerifier { roots: roots(root).unwrap(), provider: provider() };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config
 }

@@ -1,5 +1,7 @@
 //! The side that connects.
 
+use std::time::Duration;
+
 use protocol::NodeId;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -30,7 +32,7 @@ pub enum DialError {
         /// What was dialled.
         address: String,
         /// The limit.
-        within: std::time::Duration,
+        within: Duration,
     },
     /// The handshake failed, on one side or the other.
     #[error("{address}: {error}")]
@@ -88,6 +90,7 @@ async fn connect(
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
     socket::prepare(&stream).map_err(unreachable)?;
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
+    tls::check_protocol(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
     let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit) {
         Ok(peer) => peer,
         Err(error) => {

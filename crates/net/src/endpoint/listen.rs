@@ -104,7 +104,11 @@ impl Listener {
     ///
     /// # Errors
     /// If the address cannot be had or the identity not be used.
-    pub async fn bind(address: &str, identity: &Identity, options: ListenerOptions) -> Result<Self, BindError> {
+    pub async fn bind(
+        address: &str,
+        identity: &Identity,
+        options: ListenerOptions,
+    ) -> Result<Self, BindError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse { address: address.to_owned() },
             _ => BindError::System { address: address.to_owned(), reason: error.to_string() },
@@ -183,6 +187,8 @@ impl Door {
                         number += 1;
                         pending.insert(number, (address, tasks.spawn(self.handshake(number, stream, address))));
                     }
+                    // The other side was gone before its turn came.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be taken");
                         sleep(AFTER_REFUSAL).await;
@@ -243,6 +249,7 @@ pub(super) async fn greet(
 ) -> Result<(TlsStream<TcpStream>, PeerInfo), AcceptError> {
     socket::prepare(&stream).map_err(HandshakeError::from)?;
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
+    tls::check_protocol(carrier.get_ref().1.alpn_protocol())?;
     match judge(carrier.get_ref().1.peer_certificates(), None, admit) {
         Ok(peer) => {
             Ok((carrier, PeerInfo { node: peer.node, role: peer.role, address: address.to_string() }))

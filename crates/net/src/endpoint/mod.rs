@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    IdentityError, Membership, Role, Serial, SegmentError, LinkOptions,
+    IdentityError, LinkOptions, Membership, Role, SegmentError, Serial,
     link::{HEADER, Header, Segment},
     tls::HandshakeError,
 };

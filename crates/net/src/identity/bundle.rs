@@ -41,8 +41,9 @@ impl Identity {
             .take(3)
             .collect::<Result<_, _>>()
             .map_err(|e| IdentityError::malformed(WHAT, format!("{e:?}")))?;
-        let [cert, root] = <[_; 2]>::try_from(certs)
-            .map_err(|certs| IdentityError::malformed(WHAT, format!("it holds {} certificates", certs.len())))?;
+        let [cert, root] = <[_; 2]>::try_from(certs).map_err(|certs| {
+            IdentityError::malformed(WHAT, format!("it holds {} certificates", certs.len()))
+        })?;
         let identity = Self::assemble(key, cert, root)?;
         tls::check_membership(&identity.0.cert, &identity.0.root, UnixTime::now()).map_err(|error| {
             match tls::is_expired(&error) {

@@ -88,7 +88,8 @@ pub(super) fn public_id(key: &impl PublicKeyData) -> Result<NodeId, IdentityErro
     if key.algorithm() != &PKCS_ED25519 {
         return Err(IdentityError::malformed(WHAT, "it is of another kind"));
     }
-    let raw = key.der_bytes().try_into().map_err(|_| IdentityError::malformed(WHAT, "it has not 32 bytes"))?;
+    let raw =
+        key.der_bytes().try_into().map_err(|_| IdentityError::malformed(WHAT, "it has not 32 bytes"))?;
     Ok(NodeId(raw))
 }
 

@@ -12,7 +12,10 @@ use tokio::{
     sync::{Semaphore, TryAcquireError},
 };
 
-use super::{Handle, Link, LinkError, LinkOptions, LinkStats, PeerInfo, Queue, ROOM_UNIT, Received, SendError, delivery};
+use super::{
+    Handle, Link, LinkError, LinkOptions, LinkStats, PeerInfo, Queue, ROOM_UNIT, Received, SendError,
+    delivery,
+};
 
 /// Bytes between the two ends of a shaped pair.
 const PIPE: usize = 256 << 10;

@@ -44,8 +44,8 @@ impl Segment {
 
     /// A close with as much of the reason as one may carry.
     pub(crate) fn close(reason: &str) -> Self {
-        let reason = &reason[..reason.floor_char_boundary(MAX_TEXT)];
-        let head = Bytes::copy_from_slice(reason.as_bytes());
+        let whole = reason.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|&end| end <= MAX_TEXT);
+        let head = Bytes::copy_from_slice(&reason.as_bytes()[..whole.last().unwrap_or(0)]);
         Self { header: Header::Close { len: head.len() as u32 }.encode(), head, body: Bytes::new() }
     }
 
@@ -220,7 +220,10 @@ impl Outbox {
 
     /// Whether there is a next segment.
     pub(crate) fn has_next(&self) -> bool {
-        self.queued > 0 || self.ping.is_some() || self.pong.is_some() || matches!(self.close, Close::Wanted(_))
+        self.queued > 0
+            || self.ping.is_some()
+            || self.pong.is_some()
+            || matches!(self.close, Close::Wanted(_))
     }
 
     /// Bytes queued, with a fixed cost per frame.
@@ -261,10 +264,11 @@ impl Outbox {
     }
 
     fn forget_if_idle(&mut self, stream: u64) {
-        let idle = |state: &Stream| state.frames.is_empty() && (state.ended || state.priority == Priority::default());
+        let idle = |state: &Stream| {
+            state.frames.is_empty() && (state.ended || state.priority == Priority::default())
+        };
         if self.streams.get(&stream).is_some_and(idle) {
             self.streams.remove(&stream);
         }
     }
 }
-

@@ -16,8 +16,13 @@ use super::{
 
 pub(super) async fn run<C: AsyncRead>(carrier: ReadHalf<C>, core: Arc<Core>, queue: Queue) {
     let phase = core.phase();
-    let mut reader =
-        Reader { carrier, core: core.clone(), queue, inbox: Inbox::default(), over: Over { phase, at: None } };
+    let mut reader = Reader {
+        carrier,
+        core: core.clone(),
+        queue,
+        inbox: Inbox::default(),
+        over: Over { phase, at: None },
+    };
     let found = reader.read().await;
     let Reader { carrier, queue, over, .. } = reader;
     if let LinkError::Protocol(error) = &found

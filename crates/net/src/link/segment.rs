@@ -106,7 +106,10 @@ impl Header {
         let (b, c, len) = (word(9), word(13), word(17));
         let header = match bytes[0] {
             1 => Self::Data { stream: a, offset: b, total: c, len },
-            2 => Self::Ping { number: a, beat: Heartbeat { interval: from_millis(b), dead_after: from_millis(c) } },
+            2 => Self::Ping {
+                number: a,
+                beat: Heartbeat { interval: from_millis(b), dead_after: from_millis(c) },
+            },
             3 => Self::Pong { number: a },
             4 => Self::Close { len },
             5 => Self::Welcome,
@@ -129,7 +132,9 @@ impl Header {
 
     fn check(&self) -> Result<(), SegmentError> {
         match *self {
-            Self::Data { total, .. } if total as usize > MAX_FRAME_BYTES => Err(SegmentError::FrameTooLong(total)),
+            Self::Data { total, .. } if total as usize > MAX_FRAME_BYTES => {
+                Err(SegmentError::FrameTooLong(total))
+            }
             Self::Data { len, .. } if len as usize > MAX_PAYLOAD => Err(SegmentError::PayloadTooLong(len)),
             // Only an empty frame has an empty piece, and no piece reaches past its frame.
             Self::Data { offset, total, len, .. }

@@ -75,7 +75,8 @@ impl<C: AsyncWrite> Writer<C> {
     }
 
     async fn write(&mut self, batch: &[Segment]) -> io::Result<()> {
-        let mut slices: Vec<_> = batch.iter().flat_map(Segment::slices).filter(|slice| !slice.is_empty()).collect();
+        let mut slices: Vec<_> =
+            batch.iter().flat_map(Segment::slices).filter(|slice| !slice.is_empty()).collect();
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
             let written = self.carrier.write_vectored(rest).await?;
@@ -118,7 +119,8 @@ impl Lane {
     }
 
     fn arrived(&mut self, now: Duration) -> Option<Vec<Segment>> {
-        let (_, batch) = self.on_the_way.pop_front_if(|(arrival, _)| *arrival <= now)?;
+        self.on_the_way.front().filter(|(arrival, _)| *arrival <= now)?;
+        let (_, batch) = self.on_the_way.pop_front()?;
         self.bytes -= batch.iter().map(Segment::len).sum::<usize>();
         Some(batch)
     }

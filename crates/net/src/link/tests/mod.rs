@@ -1,0 +1,4 @@
+mod framing;
+mod heartbeat;
+mod live;
+mod memory;
