@@ -32,7 +32,10 @@ const NO_LEASE: std::time::Duration = std::time::Duration::ZERO;
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let api_keys = args.api_key_file.as_deref().map(ApiKeys::load).transpose()?;
     if api_keys.is_none() && !args.listen.ip().is_loopback() {
-        eprintln!("Warning: {} can be reached from other machines; protect it with --api-key-file.", args.listen);
+        eprintln!(
+            "Warning: {} can be reached from other machines; protect it with --api-key-file.",
+            args.listen
+        );
     }
     // A cluster that is not there is told before anything takes time.
     let identities = Identities::of(&args)?;
@@ -82,7 +85,8 @@ async fn serve(args: ServeArgs, identities: Identities, config: ApiConfig) -> an
         served = &mut serving => return Ok(served??),
         () = signals::shutdown() => return Ok(()),
     };
-    let watching = tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
+    let watching =
+        tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
     tokio::select! {
         served = &mut serving => return Ok(served??),
         () = signals::shutdown() => eprintln!("Stopping: running requests may finish for a few seconds."),
@@ -141,7 +145,12 @@ struct Prepared {
     context: u32,
 }
 
-async fn start(args: &ServeArgs, identities: Identities, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
+async fn start(
+    args: &ServeArgs,
+    identities: Identities,
+    line: &Arc<ApiLine>,
+    api: &Api,
+) -> anyhow::Result<Started> {
     let (for_reading, of_line) = (args.clone(), Arc::clone(line));
     let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
     let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab)));
@@ -169,7 +178,11 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
 }
 
 fn model_info(
-    args: &ServeArgs, model: &Model, slices: &Slices, vocab: &Vocab, context: u32,
+    args: &ServeArgs,
+    model: &Model,
+    slices: &Slices,
+    vocab: &Vocab,
+    context: u32,
 ) -> anyhow::Result<ModelInfo> {
     let text = |token: Option<protocol::Token>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
     let modified = std::fs::metadata(&args.model)?.modified()?;
@@ -202,19 +215,21 @@ fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Starte
     let mut specs = Vec::new();
     let mut ports = Vec::new();
     if local > 0 {
-        specs.push(StageSpec { address: StageAddress::Local(local_node(args, &identities.front, prepared, threads)) });
+        specs.push(StageSpec {
+            address: StageAddress::Local(local_node(args, &identities.front, prepared, threads)),
+        });
     }
     for child in &identities.children {
         let (port, address) = watch::channel(None);
         ports.push(port);
         specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
     }
-    let mut addresses = vec!["local".to_owned(); n_stages];
+    let mut addresses = vec![None; n_stages];
     if let Place::Machines { addresses: named, .. } = &args.place {
         for (given, slot) in named.iter().zip(&mut addresses[local..]) {
             let (_, address) = watch::channel(Some(given.clone()));
             specs.push(StageSpec { address: StageAddress::Remote { address, node: None } });
-            slot.clone_from(given);
+            *slot = Some(given.clone());
         }
     }
     let front = Front::start(FrontConfig {
@@ -263,7 +278,7 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
     })
 }
 
-fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<String>) -> LinePlan {
+fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String>>) -> LinePlan {
     let range = |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
     LinePlan {
         model: ModelId(prepared.slices.identity.0),
@@ -303,4 +318,3 @@ fn first_generation() -> Generation {
     let now = SystemTime::now();
     Generation(now.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64))
 }
-
