@@ -51,8 +51,12 @@ unsafe extern "C" fn on_tensor(tensor: *mut sys::ggml_tensor, user: *mut c_void)
     let name = unsafe { CStr::from_ptr(head.name.as_ptr()) };
     // Nothing here panics but an allocation that fails, which aborts; the guard keeps it so when the code changes.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        let dims = head.ne.iter().map(|&n| u64::try_from(n).unwrap_or(0)).collect();
-        tensors.push(ToyTensor { name: name.to_string_lossy().into_owned(), dims });
+        let name = name.to_string_lossy();
+        // A tensor that several layers use (`rope_freqs`) is passed once for each.
+        if tensors.iter().all(|tensor| tensor.name != name) {
+            let dims = head.ne.iter().map(|&n| u64::try_from(n).unwrap_or(0)).collect();
+            tensors.push(ToyTensor { name: name.into_owned(), dims });
+        }
     }));
     // SAFETY: the tensor has its buffer already; `ggml_nbytes` is its whole data.
     let bytes = unsafe { sys::ggml_nbytes(tensor) };

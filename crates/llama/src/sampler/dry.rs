@@ -37,6 +37,14 @@ impl Dry {
     }
 }
 
+#[cfg(test)]
+impl Dry {
+    /// Without the short cut.
+    pub(super) fn apply_to(&mut self, candidates: &mut Candidates) {
+        candidates.apply(&mut self.filter);
+    }
+}
+
 /// Keeps the last DRY sampler made, unused: finding the breakers' tokens walks the whole vocabulary, which takes
 /// as long as several tokens on a large one, and requests mostly use the same parameters.
 #[derive(Default)]

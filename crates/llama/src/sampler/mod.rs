@@ -15,6 +15,8 @@ mod logprobs;
 mod mirostat;
 mod penalties;
 mod pick;
+#[cfg(test)]
+mod tests;
 
 use protocol::noise::Noise;
 use protocol::{Open, Position, SamplerParams, Token};
