@@ -125,7 +125,11 @@ pub(crate) fn whole(value: &Value) -> Option<i64> {
 
 /// A value of the wrong type.
 pub(crate) fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
-    let message = format!("`{name}` must be {expected}, found {}", kind(found));
+    let found = match found {
+        Value::Number(number) => number.to_string(),
+        other => kind(other).to_owned(),
+    };
+    let message = format!("`{name}` must be {expected}, found {found}");
     ApiError::Invalid { code: "invalid_type", param: Some(name.into()), message }
 }
 

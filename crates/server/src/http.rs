@@ -22,7 +22,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
 /// All routes over `api`.
-#[must_use]
 pub fn router(api: Api) -> Router {
     let cors = cors(&api.config().cors);
     let body_limit = DefaultBodyLimit::max(api.config().max_body_bytes);

@@ -1,0 +1,394 @@
+//! A line that plays scripts, a vocabulary of bytes, and the calls that tests make.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request as HttpRequest, Response};
+use http_body_util::BodyExt;
+use protocol::{StageTiming, Token, TokenLogprobs};
+use scheduler::{Event, Finish, Refusal, Request, RequestId, Timings};
+use serde_json::Value;
+use server::{
+    Api, ApiConfig, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, StageStatus, Submission,
+    Submitting, Tokenizer, router,
+};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+/// Longer than anything here may take; a test that waits for so long has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What the line does with one request.
+pub(crate) enum Script {
+    /// Says these things. After the last one it stays silent, unless that ended the request.
+    Play(Vec<Event>),
+    /// Says these things, then goes away without a word.
+    Vanish(Vec<Event>),
+    Refuse(Refusal),
+    Panic,
+}
+
+/// What the line saw.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Seen {
+    Request(RequestId),
+    Cancel(RequestId),
+}
+
+#[derive(Default)]
+struct State {
+    scripts: VecDeque<Script>,
+    requests: Vec<Request>,
+    open: BTreeMap<RequestId, mpsc::Sender<Event>>,
+    next: u64,
+}
+
+/// A line that plays its scripts in order.
+pub(crate) struct FakeLine {
+    state: Arc<Mutex<State>>,
+    readiness: Mutex<Readiness>,
+    seen: mpsc::UnboundedSender<Seen>,
+}
+
+impl FakeLine {
+    pub(crate) fn set_readiness(&self, readiness: Readiness) {
+        *self.readiness.lock().unwrap() = readiness;
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.state().requests.clone()
+    }
+
+    /// Says one more thing to a request.
+    pub(crate) fn say(&self, id: RequestId, event: Event) {
+        self.state().open[&id].try_send(event).unwrap();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Line for FakeLine {
+    fn submit(&self, request: Request) -> Submitting<'_> {
+        let mut state = self.state();
+        state.requests.push(request);
+        let script = state.scripts.pop_front().unwrap_or_else(|| Script::Play(Vec::new()));
+        let (events, stays) = match script {
+            Script::Refuse(refusal) => return Box::pin(std::future::ready(Err(refusal))),
+            Script::Panic => {
+                drop(state);
+                panic!("the line broke");
+            }
+            Script::Play(events) => (events, true),
+            Script::Vanish(events) => (events, false),
+        };
+        let id = RequestId(state.next);
+        state.next += 1;
+        let (sender, receiver) = mpsc::channel(events.len() + 16);
+        for event in events {
+            sender.try_send(event).unwrap();
+        }
+        if stays {
+            state.open.insert(id, sender);
+        }
+        self.seen.send(Seen::Request(id)).unwrap();
+        let (shared, seen) = (self.state.clone(), self.seen.clone());
+        let submission = Submission::new(id, receiver, move |id| {
+            if let Some(sender) = shared.lock().unwrap().open.remove(&id) {
+                // Nobody listens if the client has gone.
+                let _ = sender.try_send(done(Finish::Cancelled, 0));
+            }
+            seen.send(Seen::Cancel(id)).unwrap();
+        });
+        Box::pin(std::future::ready(Ok(submission)))
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.readiness.lock().unwrap().clone()
+    }
+
+    fn status(&self) -> LineStatus {
+        LineStatus {
+            stages: vec![
+                StageStatus {
+                    address: "local".into(),
+                    pid: Some(1),
+                    layers: [0, 15],
+                    state: "ready".into(),
+                    reason: None,
+                    busy: 0.5,
+                    rtt_ms: None,
+                },
+                StageStatus {
+                    address: "127.0.0.1:7411".into(),
+                    pid: None,
+                    layers: [15, 30],
+                    state: "down".into(),
+                    reason: Some("no heartbeat for 1 s".into()),
+                    busy: 0.0,
+                    rtt_ms: Some(0.25),
+                },
+            ],
+            sequences: vec![SequenceStatus {
+                request: 7,
+                phase: "decode".into(),
+                prompt_tokens: 12,
+                cached_tokens: 4,
+                generated_tokens: 3,
+            }],
+            windows_in_flight: 2,
+            agreement: BTreeMap::from([("suffix".into(), 0.75)]),
+            stale_share: 0.25,
+            queue: 1,
+            mode: "direct".into(),
+        }
+    }
+}
+
+/// Tokens 0 to 255 are bytes, 256 is `<s>`, 257 is `</s>`.
+pub(crate) struct Bytes;
+
+pub(crate) const BOS: Token = Token(256);
+pub(crate) const EOS: Token = Token(257);
+
+impl Tokenizer for Bytes {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        let mut out = if add_special { vec![BOS] } else { Vec::new() };
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            if parse_special && let Some(after) = rest.strip_prefix("<s>") {
+                out.push(BOS);
+                rest = after;
+            } else if parse_special && let Some(after) = rest.strip_prefix("</s>") {
+                out.push(EOS);
+                rest = after;
+            } else {
+                let (char, after) = rest.split_at(first.len_utf8());
+                out.extend(tokens(char));
+                rest = after;
+            }
+        }
+        out
+    }
+
+    fn piece(&self, token: Token, special: bool, out: &mut Vec<u8>) {
+        match (token, special) {
+            (BOS, true) => out.extend_from_slice(b"<s>"),
+            (EOS, true) => out.extend_from_slice(b"</s>"),
+            (Token(byte), _) => out.extend(u8::try_from(byte).ok()),
+        }
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token == EOS
+    }
+
+    fn n_vocab(&self) -> u32 {
+        258
+    }
+}
+
+/// The tokens of a text's bytes.
+pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    text.bytes().map(|byte| Token(i32::from(byte))).collect()
+}
+
+/// A text as one event.
+pub(crate) fn says(text: &str) -> Event {
+    Event::Tokens { tokens: tokens(text), logprobs: Vec::new() }
+}
+
+/// Bytes as one event; they need not be whole characters.
+pub(crate) fn says_bytes(bytes: &[u8]) -> Event {
+    Event::Tokens { tokens: bytes.iter().map(|&byte| Token(i32::from(byte))).collect(), logprobs: Vec::new() }
+}
+
+/// A text as one event with log-probabilities: every token at -0.5, with one alternative.
+pub(crate) fn says_with_logprobs(text: &str) -> Event {
+    let tokens = tokens(text);
+    let logprobs = tokens
+        .iter()
+        .map(|&token| TokenLogprobs { logprob: -0.5, top: vec![(token, -0.5), (Token(33), -2.0)] })
+        .collect();
+    Event::Tokens { tokens, logprobs }
+}
+
+pub(crate) fn ends() -> Event {
+    Event::Tokens { tokens: vec![EOS], logprobs: Vec::new() }
+}
+
+pub(crate) fn started(cached: u32) -> Event {
+    Event::Started { cached, queued: Duration::from_millis(1) }
+}
+
+/// The end of a request whose figures are easy to recognise.
+pub(crate) fn done(finish: Finish, generated: u32) -> Event {
+    let stage = |compute_us| StageTiming { queue_us: 250, compute_us, batch_rows: 4 };
+    let timings = Timings {
+        prompt_tokens: 30,
+        cached_tokens: 10,
+        prompt_time: Duration::from_millis(40),
+        generated_tokens: generated,
+        generation_time: Duration::from_millis(100),
+        drafted: 6,
+        accepted: 3,
+        windows: 5,
+        stale_windows: 1,
+        loop_time: Duration::from_micros(1500),
+        stages: vec![stage(1000), stage(2000)],
+    };
+    Event::Done { finish, timings }
+}
+
+/// A short answer from start to end.
+pub(crate) fn answer(text: &str) -> Script {
+    let n = text.len() as u32 + 1;
+    Script::Play(vec![started(10), says(text), ends(), done(Finish::Stop, n)])
+}
+
+/// An API over a fake line.
+pub(crate) struct Harness {
+    pub(crate) line: Arc<FakeLine>,
+    pub(crate) api: Api,
+    pub(crate) seen: mpsc::UnboundedReceiver<Seen>,
+}
+
+pub(crate) fn model_info() -> ModelInfo {
+    ModelInfo {
+        id: "toy".into(),
+        chat_template: None,
+        bos: "<s>".into(),
+        eos: "</s>".into(),
+        context: 128,
+        trained_context: Some(2048),
+        n_params: Some(1000),
+        architecture: "llama".into(),
+        created: 1_700_000_000,
+        fingerprint: "paceline-test".into(),
+    }
+}
+
+impl Harness {
+    pub(crate) fn new(scripts: impl IntoIterator<Item = Script>) -> Self {
+        let harness = Self::without_model(scripts, ApiConfig::default());
+        harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap();
+        harness
+    }
+
+    pub(crate) fn with_template(template: &str, scripts: impl IntoIterator<Item = Script>) -> Self {
+        let harness = Self::without_model(scripts, ApiConfig::default());
+        let info = ModelInfo { chat_template: Some(template.into()), ..model_info() };
+        harness.api.set_model(info, Arc::new(Bytes)).unwrap();
+        harness
+    }
+
+    pub(crate) fn with_config(config: ApiConfig) -> Self {
+        let harness = Self::without_model([], config);
+        harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap();
+        harness
+    }
+
+    pub(crate) fn without_model(scripts: impl IntoIterator<Item = Script>, config: ApiConfig) -> Self {
+        let (sender, seen) = mpsc::unbounded_channel();
+        let state = State { scripts: scripts.into_iter().collect(), ..State::default() };
+        let line = Arc::new(FakeLine {
+            state: Arc::new(Mutex::new(state)),
+            readiness: Mutex::new(Readiness::Ready),
+            seen: sender,
+        });
+        let api = Api::new(line.clone(), config);
+        Self { line, api, seen }
+    }
+
+    pub(crate) fn router(&self) -> Router {
+        router(self.api.clone())
+    }
+
+    /// What the line sees next.
+    pub(crate) async fn next_seen(&mut self) -> Seen {
+        timeout(DEADLINE, self.seen.recv()).await.expect("the line sees something in time").unwrap()
+    }
+
+    pub(crate) async fn send(&self, request: HttpRequest<Body>) -> Response<Body> {
+        timeout(DEADLINE, self.router().oneshot(request)).await.expect("an answer in time").unwrap()
+    }
+
+    /// Posts JSON; gives the status and the answer.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        let request = HttpRequest::post(path).body(Body::from(body.to_string())).unwrap();
+        Answer::read(self.send(request).await).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        Answer::read(self.send(HttpRequest::get(path).body(Body::empty()).unwrap()).await).await
+    }
+
+    pub(crate) async fn chat(&self, extra: Value) -> Answer {
+        self.post("/v1/chat/completions", &with(chat_body(), extra)).await
+    }
+
+    pub(crate) async fn complete(&self, extra: Value) -> Answer {
+        self.post("/v1/completions", &with(serde_json::json!({ "prompt": "Hi" }), extra)).await
+    }
+}
+
+pub(crate) fn chat_body() -> Value {
+    serde_json::json!({ "model": "toy", "messages": [{ "role": "user", "content": "Hi" }] })
+}
+
+/// An object with the fields of another one added.
+pub(crate) fn with(mut body: Value, extra: Value) -> Value {
+    let Value::Object(extra) = extra else { panic!("fields are an object") };
+    body.as_object_mut().unwrap().extend(extra);
+    body
+}
+
+/// A whole answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: axum::http::HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) async fn read(response: Response<Body>) -> Self {
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        let body = timeout(DEADLINE, response.into_body().collect()).await.expect("the end in time").unwrap();
+        let text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+        Self { status, headers, text }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The data of every event but `[DONE]`.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .filter(|data| *data != "[DONE]")
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect()
+    }
+
+    /// The answer with its id and time replaced, which differ from run to run.
+    pub(crate) fn stable(&self) -> String {
+        let first = self.events().into_iter().next().unwrap_or_else(|| self.json());
+        let id = first["id"].as_str().unwrap();
+        let (kind, hex) = id.split_once('-').unwrap();
+        assert!(hex.len() == 32 && hex.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+        let created = format!("\"created\":{}", first["created"].as_u64().unwrap());
+        self.text.replace(id, &format!("{kind}-ID")).replace(&created, "\"created\":0")
+    }
+}

@@ -1,0 +1,11 @@
+//! The API as clients see it, over a scripted line.
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
+
+mod cancel;
+mod completions;
+mod errors;
+mod fake;
+mod requests;
+mod streams;
+mod tcp;
+mod transcripts;

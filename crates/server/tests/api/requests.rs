@@ -1,0 +1,91 @@
+//! What reaches the line of what a client wrote.
+
+use protocol::SamplerParams;
+use scheduler::Request;
+use serde_json::{Value, json};
+
+use crate::fake::{Harness, answer, tokens};
+
+async fn request(extra: Value) -> Request {
+    let harness = Harness::new([answer("x")]);
+    let answer = harness.chat(extra).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    harness.line.requests().remove(0)
+}
+
+async fn rendered(template: &str, extra: Value) -> Vec<protocol::Token> {
+    let harness = Harness::with_template(template, [answer("x")]);
+    let answer = harness.chat(extra).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    harness.line.requests().remove(0).prompt
+}
+
+#[tokio::test]
+async fn a_bare_chat_is_openais_default() {
+    let request = request(json!({})).await;
+    assert_eq!(request.sampler, SamplerParams::default());
+    assert_eq!((request.max_tokens, request.ignore_eos, request.top_logprobs), (None, false, None));
+}
+
+#[tokio::test]
+async fn the_seed_is_the_clients_or_drawn() {
+    assert_eq!(request(json!({ "seed": 7 })).await.seed, 7);
+    assert_eq!(request(json!({ "seed": u64::MAX })).await.seed, u64::MAX);
+    assert_eq!(request(json!({ "seed": -2 })).await.seed, u64::MAX - 1);
+    assert_ne!(request(json!({})).await.seed, request(json!({ "seed": -1 })).await.seed);
+}
+
+#[tokio::test]
+async fn both_names_of_the_token_limit_work_and_the_newer_wins() {
+    assert_eq!(request(json!({ "max_tokens": 5 })).await.max_tokens, Some(5));
+    assert_eq!(request(json!({ "max_completion_tokens": 6, "max_tokens": 5 })).await.max_tokens, Some(6));
+}
+
+#[tokio::test]
+async fn log_probabilities_come_with_as_many_alternatives_as_asked() {
+    assert_eq!(request(json!({ "logprobs": true })).await.top_logprobs, Some(0));
+    assert_eq!(request(json!({ "logprobs": true, "top_logprobs": 5 })).await.top_logprobs, Some(5));
+    assert_eq!(request(json!({ "logprobs": false, "top_logprobs": 0 })).await.top_logprobs, None);
+}
+
+#[tokio::test]
+async fn fields_that_ask_for_nothing_and_unknown_fields_are_fine() {
+    request(json!({
+        "tools": [], "tool_choice": "auto", "response_format": { "type": "text" }, "grammar": "", "stop": null,
+        "modalities": ["text"], "user": "me", "metadata": { "a": "b" }, "store": true, "logit_bias": null,
+        "parallel_tool_calls": true, "service_tier": "auto", "min_tokens": 0, "no_such_field": [1, 2],
+        "stream_options": null, "n": null, "temperature": null, "model": "default", "cache_prompt": true,
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_template_that_writes_the_beginning_token_gets_no_second_one() {
+    let plain = rendered("{{ messages[0].content }}", json!({})).await;
+    let own = rendered("{{ bos_token }}{{ messages[0].content }}", json!({})).await;
+    assert_eq!(plain, own);
+    assert_eq!(own[1..], tokens("Hi"));
+}
+
+#[tokio::test]
+async fn parts_become_lines_and_silent_callers_are_accepted() {
+    let template = "{% for m in messages %}[{{ m.role }}:{{ m.content }}\
+                    {% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}]{% endfor %}";
+    let messages = json!({ "messages": [
+        { "role": "developer", "content": "s" },
+        { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+        { "role": "assistant", "content": null, "tool_calls": [
+            { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"city\":\"Oslo\"}" } },
+        ] },
+        { "role": "tool", "tool_call_id": "1", "content": "c" },
+    ] });
+    let prompt = rendered(template, messages).await;
+    assert_eq!(prompt[1..], tokens("[system:s][user:a\nb][assistant:Oslo][tool:c]"));
+}
+
+#[tokio::test]
+async fn a_template_gets_the_clients_variables() {
+    let template = "{{ thinking }}{{ reasoning_effort }}{{ add_generation_prompt }}";
+    let extra = json!({ "chat_template_kwargs": { "thinking": 1 }, "reasoning_effort": "low" });
+    assert_eq!(rendered(template, extra).await[1..], tokens("1lowTrue"));
+}
