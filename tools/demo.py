@@ -71,9 +71,9 @@ def wait_ready(front, address: str) -> None:
             get(f"{address}/ready")
             return
         except urllib.error.HTTPError as error:
-            reason = error.read().decode(errors="replace").strip()
+            reason = json.load(error)["error"]["message"]
             if reason != said:
-                print("not ready yet:", reason, file=sys.stderr)
+                print(reason, file=sys.stderr)
             said = reason
         except OSError as error:
             said = str(error)
@@ -96,7 +96,8 @@ def ask(address: str) -> None:
     print(f"answer:   {answer['choices'][0]['message']['content'].strip()}")
     for number, stage in enumerate(stages):
         first, end = stage["layers"]
-        print(f"stage {number}:  layers {first} to {end - 1}, process {stage['pid']}, {stage['address']}")
+        where = stage["address"] or "answers HTTP"
+        print(f"stage {number}:  {end - first:2} layers from {first}, process {stage['pid']}, {where}")
     print(
         f"figures:  {timings['prompt_n']} prompt tokens at {timings['prompt_per_second']:.1f} per second, "
         f"{timings['predicted_n']} answer tokens at {timings['predicted_per_second']:.1f} per second"
