@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use net::Identity;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,7 +52,7 @@ pub(crate) async fn supervise(
     loop {
         let began = Instant::now();
         let why = match start(&plan).await {
-            Ok((mut child, at)) => {
+            Ok(Started { mut child, input, address: at }) => {
                 tracing::info!(stage, address = at, "stage process is up");
                 address.send_replace(Some(at));
                 let why = tokio::select! {
@@ -62,6 +62,7 @@ pub(crate) async fn supervise(
                     },
                     () = frozen(&mut linked, stage) => "it does not answer".to_owned(),
                 };
+                drop(input);
                 address.send_replace(None);
                 // Gone already if it ended by itself.
                 let _ = child.kill().await;
@@ -78,8 +79,16 @@ pub(crate) async fn supervise(
     }
 }
 
+/// A process that has opened its port.
+struct Started {
+    child: Child,
+    /// Its standard input: the child ends when it closes. (Kept out of `child`, whose `wait` would close it.)
+    input: ChildStdin,
+    address: String,
+}
+
 /// Starts the process and waits for its port.
-async fn start(plan: &ChildPlan) -> anyhow::Result<(Child, String)> {
+async fn start(plan: &ChildPlan) -> anyhow::Result<Started> {
     let program = std::env::current_exe().context("could not find this program's own file")?;
     let mut command = Command::new(program);
     command.arg("stage").args(&plan.args).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -87,7 +96,7 @@ async fn start(plan: &ChildPlan) -> anyhow::Result<(Child, String)> {
     command.process_group(0);
     let mut child = command.spawn().context("could not start a stage process")?;
     let secret = format!("{}\n{END_OF_IDENTITY}\n", plan.identity.to_pem().trim_end());
-    let input = child.stdin.as_mut().context("a stage process has no standard input")?;
+    let mut input = child.stdin.take().context("a stage process has no standard input")?;
     input.write_all(secret.as_bytes()).await.context("a stage process closed its standard input")?;
     input.flush().await.context("a stage process closed its standard input")?;
     let output = child.stdout.take().context("a stage process has no standard output")?;
@@ -97,7 +106,7 @@ async fn start(plan: &ChildPlan) -> anyhow::Result<(Child, String)> {
         .context("a stage process did not open its port in time")?
         .context("a stage process's output could not be read")?;
     match first.as_deref().and_then(|line| line.strip_prefix(LISTENING)) {
-        Some(address) => Ok((child, address.trim().to_owned())),
+        Some(address) => Ok(Started { child, input, address: address.trim().to_owned() }),
         None => bail!("a stage process ended before it opened its port"),
     }
 }
