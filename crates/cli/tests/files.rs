@@ -9,7 +9,7 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(tempfile::tempdir().expect("a temporary folder can be made"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -23,7 +23,7 @@ impl Home {
             .env("XDG_CACHE_HOME", self.path("cache"))
             .env("XDG_CONFIG_HOME", self.path("config"))
             .output()
-            .unwrap()
+            .expect("the binary can be started")
     }
 
     #[track_caller]
