@@ -6,9 +6,7 @@ use line::{Front, LineReadiness, LineSnapshot, SeatState};
 use llama::Vocab;
 use protocol::{StageState, Token};
 use scheduler::{Request, SequenceState};
-use server::{
-    Line, LineStatus, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer,
-};
+use server::{Line, LineStatus, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer};
 
 /// The line as the API sees it, from before the model is even opened.
 #[derive(Default)]
@@ -27,7 +25,8 @@ struct Starting {
 impl ApiLine {
     /// Says what the start is busy with.
     pub(crate) fn starting(&self, what: impl Into<String>, progress: Option<f32>) {
-        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) = Starting { what: what.into(), progress };
+        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) =
+            Starting { what: what.into(), progress };
     }
 
     /// From now on the front speaks for itself.

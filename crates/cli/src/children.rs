@@ -4,6 +4,7 @@
 //! when that closes, which happens however the front ends. It runs in a process group of its own, so that the
 //! terminal's signals reach only the front.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ const SETTLED: Duration = Duration::from_secs(30);
 
 /// One child.
 pub(crate) struct ChildPlan {
+    /// This program's file, as it was called when the front started: it may be replaced while the line runs.
+    pub(crate) program: PathBuf,
     /// Its place in the line.
     pub(crate) stage: usize,
     /// What it proves itself with.
@@ -89,8 +92,7 @@ struct Started {
 
 /// Starts the process and waits for its port.
 async fn start(plan: &ChildPlan) -> anyhow::Result<Started> {
-    let program = std::env::current_exe().context("could not find this program's own file")?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&plan.program);
     command.arg("stage").args(&plan.args).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     #[cfg(unix)]
     command.process_group(0);

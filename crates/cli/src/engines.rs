@@ -12,11 +12,12 @@ use stage::Engine;
 use crate::slices::{self, Step};
 
 /// Layers on the GPU when the user does not say: all of them, where the build has a GPU back end.
-const ALL_LAYERS: u32 = if cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan", feature = "rocm")) {
-    u32::MAX
-} else {
-    0
-};
+const ALL_LAYERS: u32 =
+    if cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan", feature = "rocm")) {
+        u32::MAX
+    } else {
+        0
+    };
 /// Of the progress bar: finding and cutting up to here, loading from here.
 const CUT_PERMILLE: u16 = 500;
 
@@ -94,10 +95,12 @@ impl Engines {
 }
 
 impl EngineSource for Engines {
-    fn load(&self, assign: &Assign, progress: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
-        let path = self
-            .path(assign, progress)
-            .map_err(|error| LoadError { reason: format!("{error:#}") })?;
+    fn load(
+        &self,
+        assign: &Assign,
+        progress: &mut dyn FnMut(u16, &str),
+    ) -> Result<Box<dyn Engine>, LoadError> {
+        let path = self.path(assign, progress).map_err(|error| LoadError { reason: format!("{error:#}") })?;
         let mut last = CUT_PERMILLE;
         let mut loading = |share: f32| {
             let permille = CUT_PERMILLE + (share.clamp(0.0, 1.0) * f32::from(1000 - CUT_PERMILLE)) as u16;

@@ -1,9 +1,11 @@
 //! `paceline serve`: HTTP at once, then the model, the line, and the children that compute it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 use gguf::Model;
 use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
 use llama::Vocab;
@@ -38,36 +40,39 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     // A cluster that is not there is told before anything takes time.
-    let identities = Identities::of(&args)?;
+    let outset = Outset::of(&args)?;
     let runtime = signals::runtime()?;
-    let served = runtime.block_on(serve(args, identities, ApiConfig { api_keys, ..ApiConfig::default() }));
+    let served = runtime.block_on(serve(args, outset, ApiConfig { api_keys, ..ApiConfig::default() }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     runtime.shutdown_background();
     served
 }
 
-/// Who is who on the line.
-struct Identities {
+/// What is settled before anything runs: who is who on the line, and what the children run.
+struct Outset {
+    /// This program's file.
+    program: PathBuf,
     front: Identity,
     /// Of the local children, stage 1 first.
     children: Vec<Identity>,
 }
 
-impl Identities {
+impl Outset {
     fn of(args: &ServeArgs) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("could not find this program's own file")?;
         match &args.place {
             Place::Local => {
                 let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1)?;
-                Ok(Self { front, children })
+                Ok(Self { program, front, children })
             }
             Place::Machines { .. } => {
-                Ok(Self { front: cluster::identity(args.cluster.as_deref())?, children: Vec::new() })
+                Ok(Self { program, front: cluster::identity(args.cluster.as_deref())?, children: Vec::new() })
             }
         }
     }
 }
 
-async fn serve(args: ServeArgs, identities: Identities, config: ApiConfig) -> anyhow::Result<()> {
+async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Result<()> {
     let http = Server::bind(args.listen).await?;
     let address = http.local_addr();
     eprintln!("{} is starting on http://{address}", args.model_id);
@@ -81,7 +86,7 @@ async fn serve(args: ServeArgs, identities: Identities, config: ApiConfig) -> an
         let _ = stopped.wait_for(|&stop| stop).await;
     }));
     let started = tokio::select! {
-        started = start(&args, identities, &line, &api) => started?,
+        started = start(&args, outset, &line, &api) => started?,
         served = &mut serving => return Ok(served??),
         () = signals::shutdown() => return Ok(()),
     };
@@ -145,17 +150,12 @@ struct Prepared {
     context: u32,
 }
 
-async fn start(
-    args: &ServeArgs,
-    identities: Identities,
-    line: &Arc<ApiLine>,
-    api: &Api,
-) -> anyhow::Result<Started> {
+async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
     let (for_reading, of_line) = (args.clone(), Arc::clone(line));
     let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
     let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab)));
     api.set_model(prepared.info.clone(), tokenizer)?;
-    let started = form(args, identities, &prepared);
+    let started = form(args, outset, &prepared);
     line.started(started.front.clone());
     Ok(started)
 }
@@ -202,7 +202,7 @@ fn model_info(
 }
 
 /// Starts the front, the stage in this process and the children.
-fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Started {
+fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
     let n_stages = prepared.slices.plan.stages.len();
     let local = match &args.place {
         Place::Local => n_stages,
@@ -211,15 +211,15 @@ fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Starte
     let threads = args.threads.map_or_else(|| (signals::cores() / local.max(1) as u32).max(1), u32::from);
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
-    let front_id = identities.front.node();
+    let front_id = outset.front.node();
     let mut specs = Vec::new();
     let mut ports = Vec::new();
     if local > 0 {
         specs.push(StageSpec {
-            address: StageAddress::Local(local_node(args, &identities.front, prepared, threads)),
+            address: StageAddress::Local(local_node(args, &outset.front, prepared, threads)),
         });
     }
-    for child in &identities.children {
+    for child in &outset.children {
         let (port, address) = watch::channel(None);
         ports.push(port);
         specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
@@ -233,7 +233,7 @@ fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Starte
         }
     }
     let front = Front::start(FrontConfig {
-        identity: identities.front,
+        identity: outset.front,
         build: signals::build(),
         plan: line_plan(args, prepared, addresses),
         stages: specs,
@@ -250,13 +250,18 @@ fn form(args: &ServeArgs, identities: Identities, prepared: &Prepared) -> Starte
         first_generation: first_generation(),
     });
     tracing::debug!(node = %front_id, n_stages, threads, "front is up");
-    let children = identities
+    let children = outset
         .children
         .into_iter()
         .zip(ports)
         .enumerate()
         .map(|(at, (identity, port))| {
-            let plan = ChildPlan { stage: at + 1, identity, args: child_args(args, threads) };
+            let plan = ChildPlan {
+                program: outset.program.clone(),
+                stage: at + 1,
+                identity,
+                args: child_args(args, threads),
+            };
             Supervisor(tokio::spawn(children::supervise(plan, port, front.linked())))
         })
         .collect();
