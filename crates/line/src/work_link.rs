@@ -1,25 +1,19 @@
 //! Work frames on a link: one stream per sequence, decode before prefill.
 
-use net::{LinkReceiver, LinkSender, Priority, SendError};
+use net::{LinkReceiver, LinkSender, SendError};
 use protocol::{DecodeError, Frame, Wire, Work};
 
 /// Sends a frame on its sequence's stream.
 ///
-/// A sequence's prompt gives way to others; from its first window on it goes first. Frames of one sequence keep
-/// their order whatever their priority.
+/// A prompt gives way to other sequences; once it is written, what follows goes first. Frames of one sequence keep
+/// their order.
 pub(crate) fn send(link: &LinkSender, frame: &Frame) -> Result<(), SendError> {
     let stream = frame.work.seq().0;
-    match frame.work {
-        Work::Open(_) => link.set_priority(stream, Priority::Bulk),
-        Work::Window(_) => link.set_priority(stream, Priority::Decode),
-        Work::Chunk(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_) => {}
-    }
     let (head, body) = frame.encode_parts();
-    let sent = link.send(stream, head, body);
-    if matches!(frame.work, Work::Close(_)) {
-        link.end_stream(stream);
+    match frame.work {
+        Work::Open(_) | Work::Chunk(_) => link.send_bulk(stream, head, body),
+        Work::Window(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_) => link.send(stream, head, body),
     }
-    sent
 }
 
 /// Why no more work comes from a link.

@@ -17,8 +17,8 @@ pub use endpoint::{
 };
 pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
 pub use link::{
-    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Priority,
-    Received, SegmentError, SendError, memory_pair,
+    Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Received,
+    SegmentError, SendError, memory_pair,
 };
 pub use shape::{Shape, ShapeError};
 pub use tls::HandshakeError;

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Heartbeat, LinkError, LinkOptions, LinkStats, PeerInfo, SendError,
+    Heartbeat, LinkError, LinkOptions, LinkStats, PeerInfo, Priority, SendError,
     heartbeat::Pinger,
     outbox::{Outbox, PushError, Segment},
     segment::MAX_SEGMENT,
@@ -122,13 +122,19 @@ impl Core {
         self.started + since_start
     }
 
-    pub(super) fn send(&self, stream: u64, head: Bytes, body: Bytes) -> Result<(), SendError> {
+    pub(super) fn send(
+        &self,
+        stream: u64,
+        priority: Priority,
+        head: Bytes,
+        body: Bytes,
+    ) -> Result<(), SendError> {
         // Looked up under the lock, so that nothing is queued behind a close.
         let mut outgoing = self.outgoing();
         if let Some(error) = self.phase.borrow().error() {
             return Err(error.clone().into());
         }
-        outgoing.outbox.push(stream, head, body).map_err(|error| match error {
+        outgoing.outbox.push(stream, priority, head, body).map_err(|error| match error {
             PushError::Full { queued } => SendError::Full { queued },
             PushError::TooLarge { bytes } => SendError::TooLarge { bytes },
             PushError::TooManyStreams => SendError::TooManyStreams,
@@ -137,12 +143,6 @@ impl Core {
         self.frames_sent.fetch_add(1, Relaxed);
         self.wake.notify_one();
         Ok(())
-    }
-
-    /// Runs `change` on the queues and wakes the writer.
-    pub(super) fn outbox(&self, change: impl FnOnce(&mut Outbox)) {
-        change(&mut self.outgoing().outbox);
-        self.wake.notify_one();
     }
 
     pub(super) fn close(&self, reason: &str) {

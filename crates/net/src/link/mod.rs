@@ -74,13 +74,12 @@ pub struct PeerInfo {
     pub address: String,
 }
 
-/// Whose segments go first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
+/// How urgent a frame is once the earlier frames of its stream are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
     /// Before all bulk, in turn with other streams of this kind.
-    #[default]
     Decode,
-    /// Only when no frame of a decode stream waits.
+    /// Only when no stream's first frame is urgent.
     Bulk,
 }
 
@@ -137,8 +136,8 @@ pub enum SendError {
         /// Head and body.
         bytes: usize,
     },
-    /// 65,536 streams have frames queued or a priority of their own.
-    #[error("too many streams are open on one link: streams that are over must be ended")]
+    /// 65,536 streams have frames queued.
+    #[error("frames of too many streams wait to be sent")]
     TooManyStreams,
     /// The link has ended.
     #[error(transparent)]
@@ -230,28 +229,27 @@ pub struct LinkSender(Arc<Handle>);
 
 impl LinkSender {
     /// Queues one frame, `head` then `body`, behind the stream's earlier frames; never blocks and copies neither.
+    /// Once those are written, it goes before all bulk, in turn with other streams.
     ///
     /// # Errors
     /// If the queue is full, the frame too large, or the link over. The frame is then not sent.
     pub fn send(&self, stream: u64, head: Bytes, body: Bytes) -> Result<(), SendError> {
+        self.push(stream, Priority::Decode, head, body)
+    }
+
+    /// Like [`LinkSender::send`] for a frame that nobody waits for urgently: between two of its segments, other
+    /// streams' urgent frames go first. A later frame of the same stream waits for it, however urgent.
+    ///
+    /// # Errors
+    /// As [`LinkSender::send`].
+    pub fn send_bulk(&self, stream: u64, head: Bytes, body: Bytes) -> Result<(), SendError> {
+        self.push(stream, Priority::Bulk, head, body)
+    }
+
+    fn push(&self, stream: u64, priority: Priority, head: Bytes, body: Bytes) -> Result<(), SendError> {
         match &*self.0 {
-            Handle::Carried(core) => core.send(stream, head, body),
+            Handle::Carried(core) => core.send(stream, priority, head, body),
             Handle::Direct(direct) => direct.send(stream, head, body),
-        }
-    }
-
-    /// Sets whose turn it is, for the stream's queued and later frames. Its frames keep their order.
-    pub fn set_priority(&self, stream: u64, priority: Priority) {
-        if let Handle::Carried(core) = &*self.0 {
-            core.outbox(|outbox| outbox.set_priority(stream, priority));
-        }
-    }
-
-    /// Forgets the stream once what is queued for it has been written. To be called for every stream that was given a
-    /// priority.
-    pub fn end_stream(&self, stream: u64) {
-        if let Handle::Carried(core) = &*self.0 {
-            core.outbox(|outbox| outbox.end_stream(stream));
         }
     }
 

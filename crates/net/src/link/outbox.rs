@@ -1,7 +1,8 @@
 //! What waits to be written: one queue per stream, and whose next segment goes first.
 //!
-//! Order: an answer to a ping, a ping, streams of [`Priority::Decode`] in turn, streams of [`Priority::Bulk`] in turn,
-//! and the close last of all. Two frames of one stream never pass each other. Pure: no clock, no socket.
+//! Order: an answer to a ping, a ping, streams whose first frame is [`Priority::Decode`] in turn, streams whose first
+//! frame is [`Priority::Bulk`] in turn, and the close last of all. Two frames of one stream never pass each other: an
+//! urgent frame behind a bulk one waits until that one is fully written. Pure: no clock, no socket.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,8 +17,7 @@ use super::{
     segment::{HEADER, Header, MAX_PAYLOAD},
 };
 
-/// Streams that are remembered at once: queued ones and those with a priority of their own. Far above
-/// [`protocol::limits::MAX_SLOTS`], so that only a leak reaches it.
+/// Streams with queued frames at once. Far above [`protocol::limits::MAX_SLOTS`], so that only a mistake reaches it.
 pub(crate) const MAX_STREAMS: usize = 1 << 16;
 /// What a queued frame costs beside its bytes, so that empty frames are bounded too.
 const FRAME_COST: usize = 128;
@@ -60,6 +60,7 @@ impl Segment {
 
 #[derive(Debug)]
 struct Frame {
+    priority: Priority,
     head: Bytes,
     body: Bytes,
     total: u32,
@@ -82,13 +83,6 @@ impl Frame {
 }
 
 #[derive(Debug, Default)]
-struct Stream {
-    priority: Priority,
-    frames: VecDeque<Frame>,
-    ended: bool,
-}
-
-#[derive(Debug, Default)]
 enum Close {
     #[default]
     Open,
@@ -99,8 +93,9 @@ enum Close {
 /// The queues of one link.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    streams: BTreeMap<u64, Stream>,
-    /// Streams with frames, per priority, in the order of their turns.
+    /// The frames of each stream; none is empty.
+    streams: BTreeMap<u64, VecDeque<Frame>>,
+    /// Every stream once, under the priority of its first frame, in the order of their turns.
     turns: [VecDeque<u64>; 2],
     queued: usize,
     limit: usize,
@@ -123,7 +118,13 @@ impl Outbox {
         }
     }
 
-    pub(crate) fn push(&mut self, stream: u64, head: Bytes, body: Bytes) -> Result<(), PushError> {
+    pub(crate) fn push(
+        &mut self,
+        stream: u64,
+        priority: Priority,
+        head: Bytes,
+        body: Bytes,
+    ) -> Result<(), PushError> {
         let bytes = head.len() + body.len();
         if bytes > MAX_FRAME_BYTES {
             return Err(PushError::TooLarge { bytes });
@@ -135,40 +136,13 @@ impl Outbox {
         if self.streams.len() >= MAX_STREAMS && !self.streams.contains_key(&stream) {
             return Err(PushError::TooManyStreams);
         }
-        let state = self.streams.entry(stream).or_default();
-        if state.frames.is_empty() {
-            self.turns[state.priority as usize].push_back(stream);
-        }
-        state.frames.push_back(Frame { head, body, total: bytes as u32, offset: 0 });
-        self.queued += cost;
-        Ok(())
-    }
-
-    /// Without effect once [`MAX_STREAMS`] streams are remembered.
-    pub(crate) fn set_priority(&mut self, stream: u64, priority: Priority) {
-        if !self.streams.contains_key(&stream) {
-            if priority != Priority::default() && self.streams.len() < MAX_STREAMS {
-                self.streams.insert(stream, Stream { priority, ..Stream::default() });
-            }
-            return;
-        }
-        let state = self.streams.entry(stream).or_default();
-        if state.priority == priority {
-            return;
-        }
-        if !state.frames.is_empty() {
-            self.turns[state.priority as usize].retain(|&other| other != stream);
+        let frames = self.streams.entry(stream).or_default();
+        if frames.is_empty() {
             self.turns[priority as usize].push_back(stream);
         }
-        state.priority = priority;
-        self.forget_if_idle(stream);
-    }
-
-    pub(crate) fn end_stream(&mut self, stream: u64) {
-        if let Some(state) = self.streams.get_mut(&stream) {
-            state.ended = true;
-            self.forget_if_idle(stream);
-        }
+        frames.push_back(Frame { priority, head, body, total: bytes as u32, offset: 0 });
+        self.queued += cost;
+        Ok(())
     }
 
     pub(crate) fn ping(&mut self, number: u64, beat: Heartbeat) {
@@ -242,33 +216,26 @@ impl Outbox {
             return HEADER;
         }
         let stream = self.turns.iter().find_map(VecDeque::front);
-        let frame = stream.and_then(|stream| self.streams.get(stream)?.frames.front());
+        let frame = stream.and_then(|stream| self.streams.get(stream)?.front());
         HEADER + frame.map_or(MAX_TEXT, |frame| frame.rest().min(MAX_PAYLOAD))
     }
 
+    /// The next segment of a stream that has just had its turn.
     fn cut(&mut self, stream: u64) -> Segment {
-        let state = self.streams.get_mut(&stream).expect("a stream with a turn has a state");
-        let frame = state.frames.front_mut().expect("a stream with a turn has a frame");
+        let frames = self.streams.get_mut(&stream).expect("a stream with a turn is remembered");
+        let frame = frames.front_mut().expect("a stream with a turn has a frame");
         let segment = frame.cut(stream);
         self.queued -= segment.head.len() + segment.body.len();
         if frame.rest() == 0 {
-            state.frames.pop_front();
+            frames.pop_front();
             self.queued -= FRAME_COST;
         }
-        if state.frames.is_empty() {
-            self.forget_if_idle(stream);
-        } else {
-            self.turns[state.priority as usize].push_back(stream);
+        match frames.front() {
+            Some(next) => self.turns[next.priority as usize].push_back(stream),
+            None => {
+                self.streams.remove(&stream);
+            }
         }
         segment
-    }
-
-    fn forget_if_idle(&mut self, stream: u64) {
-        let idle = |state: &Stream| {
-            state.frames.is_empty() && (state.ended || state.priority == Priority::default())
-        };
-        if self.streams.get(&stream).is_some_and(idle) {
-            self.streams.remove(&stream);
-        }
     }
 }

@@ -21,7 +21,11 @@ fn outbox() -> Outbox {
 }
 
 fn push(outbox: &mut Outbox, stream: u64, len: usize) {
-    outbox.push(stream, Bytes::new(), Bytes::from(vec![0; len])).unwrap();
+    outbox.push(stream, Priority::Decode, Bytes::new(), Bytes::from(vec![0; len])).unwrap();
+}
+
+fn push_bulk(outbox: &mut Outbox, stream: u64, len: usize) {
+    outbox.push(stream, Priority::Bulk, Bytes::new(), Bytes::from(vec![0; len])).unwrap();
 }
 
 fn next(outbox: &mut Outbox) -> Option<Segment> {
@@ -50,8 +54,7 @@ fn order(outbox: &mut Outbox) -> Vec<u64> {
 #[test]
 fn a_decode_frame_waits_for_no_more_than_the_segment_under_way() {
     let mut outbox = outbox();
-    outbox.set_priority(BULK, Priority::Bulk);
-    push(&mut outbox, BULK, 10 * MAX_PAYLOAD);
+    push_bulk(&mut outbox, BULK, 10 * MAX_PAYLOAD);
     assert_eq!(stream(&next(&mut outbox).unwrap()), BULK);
     push(&mut outbox, DECODE, 100);
     assert_eq!(order(&mut outbox), [[DECODE].as_slice(), &[BULK; 9]].concat());
@@ -70,23 +73,27 @@ fn a_large_decode_frame_lets_other_decode_frames_in_between() {
 fn bulk_streams_take_turns() {
     let mut outbox = outbox();
     for stream in [1, 2] {
-        outbox.set_priority(stream, Priority::Bulk);
-        push(&mut outbox, stream, 2 * MAX_PAYLOAD);
+        push_bulk(&mut outbox, stream, 2 * MAX_PAYLOAD);
     }
-    push(&mut outbox, 1, 5);
+    push_bulk(&mut outbox, 1, 5);
     assert_eq!(order(&mut outbox), [1, 2, 1, 2, 1]);
 }
 
 #[test]
-fn a_stream_that_becomes_decode_takes_its_queued_frames_along_in_order() {
+fn a_window_behind_its_prompt_is_urgent_only_once_the_prompt_is_written() {
     let mut outbox = outbox();
-    outbox.set_priority(1, Priority::Bulk);
-    outbox.set_priority(2, Priority::Bulk);
-    push(&mut outbox, 1, MAX_PAYLOAD + 1);
-    push(&mut outbox, 2, MAX_PAYLOAD + 1);
-    push(&mut outbox, 2, 3);
-    outbox.set_priority(2, Priority::Decode);
-    assert_eq!(order(&mut outbox), [2, 2, 2, 1, 1]);
+    push_bulk(&mut outbox, BULK, 2 * MAX_PAYLOAD);
+    push(&mut outbox, BULK, 10);
+    push(&mut outbox, DECODE, 3 * MAX_PAYLOAD);
+    assert_eq!(order(&mut outbox), [DECODE, DECODE, DECODE, BULK, BULK, BULK]);
+    push_bulk(&mut outbox, 1, MAX_PAYLOAD + 1);
+    push(&mut outbox, 1, 10);
+    push_bulk(&mut outbox, 3, 2 * MAX_PAYLOAD);
+    assert_eq!(
+        order(&mut outbox),
+        [1, 3, 1, 1, 3],
+        "its last chunk is written: the window overtakes other bulk"
+    );
 }
 
 #[test]
@@ -105,15 +112,11 @@ fn pings_go_before_everything_and_the_close_after() {
 }
 
 #[test]
-fn streams_that_are_over_leave_nothing_behind() {
+fn streams_that_are_written_leave_nothing_behind() {
     let mut outbox = outbox();
     for stream in 0..1000 {
         push(&mut outbox, stream, 1);
-    }
-    for stream in 1000..2000 {
-        outbox.set_priority(stream, Priority::Bulk);
-        push(&mut outbox, stream, 1);
-        outbox.end_stream(stream);
+        push_bulk(&mut outbox, stream + 1000, 1);
     }
     assert_eq!(outbox.n_streams(), 2000);
     assert_eq!(order(&mut outbox).len(), 2000);
@@ -124,19 +127,20 @@ fn streams_that_are_over_leave_nothing_behind() {
 fn a_full_outbox_refuses_and_takes_again_once_written() {
     let mut outbox = Outbox::new(1000);
     push(&mut outbox, 1, 5000);
-    let refused = outbox.push(2, Bytes::new(), Bytes::new());
+    let refused = outbox.push(2, Priority::Decode, Bytes::new(), Bytes::new());
     assert!(matches!(refused, Err(PushError::Full { queued }) if queued >= 5000));
     next(&mut outbox).unwrap();
     push(&mut outbox, 2, 0);
     // Empty frames count, too.
-    let n = (0..).take_while(|_| outbox.push(2, Bytes::new(), Bytes::new()).is_ok()).count();
+    let n =
+        (0..).take_while(|_| outbox.push(2, Priority::Decode, Bytes::new(), Bytes::new()).is_ok()).count();
     assert!(n < 10);
 }
 
 #[test]
 fn a_frame_above_the_limit_is_refused() {
     let half = Bytes::from(vec![0; MAX_FRAME_BYTES / 2 + 1]);
-    let refused = outbox().push(1, half.clone(), half);
+    let refused = outbox().push(1, Priority::Decode, half.clone(), half);
     assert_eq!(refused, Err(PushError::TooLarge { bytes: MAX_FRAME_BYTES + 2 }));
 }
 
@@ -261,23 +265,28 @@ proptest! {
     #[test]
     fn frames_arrive_whole_and_in_order_whatever_the_interleaving(
         frames in proptest::collection::vec(
-            (0_u64..5, proptest::sample::select(vec![0, 1, 100, MAX_PAYLOAD, MAX_PAYLOAD + 1, 200_000]), 0.0..=1.0),
+            (
+                0_u64..5,
+                any::<bool>(),
+                proptest::sample::select(vec![0, 1, 100, MAX_PAYLOAD, MAX_PAYLOAD + 1, 200_000]),
+                0.0..=1.0,
+            ),
             1..20,
         ),
-        changes in proptest::collection::vec((0_u64..5, any::<bool>(), 0_usize..5), 0..20),
+        taken in proptest::collection::vec(0_usize..5, 0..20),
         cuts in proptest::collection::vec(1_usize..100_000, 1..10),
     ) {
         let mut outbox = Outbox::new(usize::MAX);
         let mut sent: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
         let mut wire = Vec::new();
-        let mut changes = changes.into_iter();
-        for (number, (stream, len, share)) in frames.into_iter().enumerate() {
+        let mut taken = taken.into_iter();
+        for (number, (stream, bulk, len, share)) in frames.into_iter().enumerate() {
             let whole: Bytes = (0..len).map(|i| (i * 31 + number) as u8).collect::<Vec<_>>().into();
             let at = (len as f64 * share) as usize;
-            outbox.push(stream, whole.slice(..at), whole.slice(at..)).unwrap();
+            let priority = if bulk { Priority::Bulk } else { Priority::Decode };
+            outbox.push(stream, priority, whole.slice(..at), whole.slice(at..)).unwrap();
             sent.entry(stream).or_default().push(whole);
-            if let Some((stream, bulk, n)) = changes.next() {
-                outbox.set_priority(stream, if bulk { Priority::Bulk } else { Priority::Decode });
+            if let Some(n) = taken.next() {
                 wire.extend((0..n).filter_map(|_| next(&mut outbox)).flat_map(|segment| bytes(&segment)));
             }
         }

@@ -10,8 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    Heartbeat, Link, LinkError, LinkOptions, PeerInfo, Priority, Received, Role, SegmentError, SendError,
-    Shape,
+    Heartbeat, Link, LinkError, LinkOptions, PeerInfo, Received, Role, SegmentError, SendError, Shape,
     link::segment::{HEADER, Header},
 };
 
@@ -65,8 +64,7 @@ async fn frames_travel_both_ways() {
 async fn decode_overtakes_bulk_but_never_its_own_stream() {
     let (left, right) = pair(&LinkOptions::default());
     let ((tx, _left), (_right, mut rx)) = (left.split(), right.split());
-    tx.set_priority(1, Priority::Bulk);
-    tx.send(1, Bytes::new(), vec![1; 4 << 20].into()).unwrap();
+    tx.send_bulk(1, Bytes::new(), vec![1; 4 << 20].into()).unwrap();
     tx.send(1, Bytes::new(), text("after bulk")).unwrap();
     tx.send(2, text("first"), Bytes::new()).unwrap();
     tx.send(2, text("second"), Bytes::new()).unwrap();
@@ -309,8 +307,7 @@ async fn decode_overtakes_bulk_on_a_slow_link() {
     let shape = Some("rate=10mbit".parse().unwrap());
     let (left, right) = pair(&LinkOptions { shape, ..LinkOptions::default() });
     let ((tx, _left), (_right, mut rx)) = (left.split(), right.split());
-    tx.set_priority(1, Priority::Bulk);
-    tx.send(1, Bytes::new(), vec![0; 4 << 20].into()).unwrap();
+    tx.send_bulk(1, Bytes::new(), vec![0; 4 << 20].into()).unwrap();
     sleep(ms(500)).await;
     let sent = Instant::now();
     tx.send(2, text("token"), Bytes::new()).unwrap();
