@@ -1,0 +1,63 @@
+"""What the tests share: lines that are started once, answers to compare with, and the closing line of the run."""
+
+import pytest
+from openai import OpenAI
+
+import paceline
+from paceline import GEMMA, SMOLLM2, Serve
+from prompts import ask
+
+
+@pytest.fixture(scope="session", autouse=True)
+def binary():
+    """Nothing can be tested without it."""
+    assert paceline.BINARY.exists(), f"{paceline.BINARY} is missing: run `./run setup` first"
+    for model in (SMOLLM2, GEMMA):
+        assert model.exists(), f"{model} is missing: run `./run setup` first"
+
+
+@pytest.fixture(scope="session")
+def line(binary):
+    """Three processes that serve SmolLM2, for tests that leave it as they find it."""
+    with Serve(SMOLLM2, "--stages", 3, "--threads", 1) as serve:
+        serve.wait_ready()
+        yield serve
+
+
+@pytest.fixture(scope="session")
+def client(line):
+    """The official client, talking to that line."""
+    with OpenAI(base_url=f"{line.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def reference(binary):
+    """What one process alone answers to the prompts: `reference(model)`, computed once per model."""
+    answers = {}
+
+    def of(model):
+        if model not in answers:
+            with Serve(model, "--stages", 1, "--threads", 1) as alone:
+                alone.wait_ready()
+                answers[model] = ask(alone)
+        return answers[model]
+
+    return of
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failed test shows what its processes said."""
+    report = yield
+    if report.failed:
+        for process in paceline.Process.started[-6:]:
+            report.sections.append((f"output of {process.name}", "\n".join(process.lines[-40:])))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The line that `./run test` counts. A test that was skipped is one that did not pass."""
+    stats = terminalreporter.stats
+    bad = sum(len(stats.get(kind, [])) for kind in ("failed", "error", "skipped", "xfailed", "xpassed"))
+    terminalreporter.write_line(f"{len(stats.get('passed', []))} passed, {bad} failed")

@@ -1,0 +1,41 @@
+"""Lines of several machines, which are folders with keys of their own here: enrolment and `paceline stage`."""
+
+from paceline import Process, run
+
+
+class Cluster:
+    """A cluster with its root key and one machine's folder per name."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._done("cluster", "new", "--dir", folder / "front")
+
+    @staticmethod
+    def _done(*args):
+        done = run(*args)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def front(self):
+        """The front's key and membership."""
+        return self.folder / "front/node.pem"
+
+    def enroll(self, name):
+        """Makes a machine a member by the three steps that a person takes; its key and membership."""
+        own, request = self.folder / name, self.folder / f"{name}.request"
+        self._done("cluster", "enroll", "--request", request, "--dir", own)
+        self._done("cluster", "enroll", request, "--name", name, "--dir", self.folder / "front")
+        self._done("cluster", "enroll", "--join", f"{request}.member", "--dir", own)
+        return own / "node.pem"
+
+
+def stage(member, port, *args, env=None):
+    """Starts a stage of one machine and waits for its port."""
+    process = Process("stage", "--cluster", member, "--listen", f"127.0.0.1:{port}", "--threads", 1, *args, env=env)
+    try:
+        process.wait_line(rf"waits for a front on 127\.0\.0\.1:{port}", 30)
+    except BaseException:
+        process.stop()
+        raise
+    return process

@@ -1,0 +1,99 @@
+"""However the model is cut and wherever the parts run, the answer is the same to the last bit."""
+
+import pytest
+from machines import Cluster, stage
+
+from paceline import GEMMA, SMOLLM2, SOAK, Serve, environment, free_port, wait_until
+from prompts import ask, chosen
+
+MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
+BOTH = list(MODELS)
+
+
+def assert_same(found, expected):
+    """Compares prompt by prompt, so that a difference names the first one."""
+    assert len(found) == len(expected) == len(chosen()[0])
+    for ours, theirs in zip(found, expected):
+        assert ours["text"] == theirs["text"], ours["prompt"]
+        assert ours == theirs, ours["prompt"]
+
+
+def test_different_prompts_get_different_answers(reference):
+    texts = [answer["text"] for answer in reference(SMOLLM2)]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+@pytest.mark.parametrize("model", BOTH)
+def test_the_greedy_answer_does_not_depend_on_the_number_of_stages(model, stages, reference):
+    expected = reference(MODELS[model])
+    with Serve(MODELS[model], "--stages", stages, "--threads", 1) as serve:
+        serve.wait_ready()
+        assert len(set(serve.stage_pids())) == stages
+        assert_same(ask(serve), expected)
+
+
+@pytest.mark.parametrize("model", BOTH if SOAK else ["smollm2"])
+def test_the_greedy_answer_is_the_same_when_every_stage_is_reached_through_its_neighbour(model, reference):
+    expected = reference(MODELS[model])
+    with Serve(MODELS[model], "--stages", 3, "--threads", 1, "--relay") as serve:
+        serve.wait_ready()
+        assert serve.line()["mode"] == "relay"
+        assert_same(ask(serve), expected)
+
+
+@pytest.mark.parametrize("model", BOTH if SOAK else ["gemma3"])
+def test_the_greedy_answer_is_the_same_over_a_slow_network(model, reference):
+    expected = reference(MODELS[model])
+    with Serve(MODELS[model], "--stages", 3, "--threads", 1, "--link", "delay=2ms") as serve:
+        serve.wait_ready()
+        assert_same(ask(serve), expected)
+        # Rows to stages 1 and 2, and the verdict back: three crossings of 2 ms for each token.
+        assert serve.complete("A", 16)["timings"]["loop_ms"] >= 6
+
+
+@pytest.mark.parametrize("model", BOTH if SOAK else ["smollm2"])
+def test_the_greedy_answer_is_the_same_on_machines_that_come_after_the_front(model, reference, tmp_path):
+    expected = reference(MODELS[model])
+    cluster = Cluster(tmp_path)
+    ports = [free_port(), free_port()]
+    layers = [[4, 11], [11, 18 if model == "gemma3" else 30]]
+    line_file = tmp_path / "line.toml"
+    line_file.write_text(
+        "".join(f'[[stage]]\naddress = "127.0.0.1:{port}"\nlayers = {own}\n' for port, own in zip(ports, layers))
+    )
+    keys = [cluster.enroll("second"), cluster.enroll("third")]
+    folder = MODELS[model].parent
+    with Serve(MODELS[model], "--line", line_file, "--cluster", cluster.front, "--threads", 1) as serve:
+        serve.wait_reason("stage 1")
+        assert serve.http.get("/health").status_code == 200
+        refused = serve.http.post("/v1/completions", json={"prompt": "A"})
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "not_ready", refused.text
+        # The last one first: no order is asked for.
+        with stage(keys[1], ports[1], "--models", folder), stage(keys[0], ports[0], "--models", folder):
+            serve.wait_ready()
+            assert [status["layers"] for status in serve.line()["stages"]] == [[0, 4], *layers]
+            assert_same(ask(serve), expected)
+        serve.wait_reason("stage [12]")
+        with stage(keys[0], ports[0], "--models", folder), stage(keys[1], ports[1], "--models", folder):
+            serve.wait_ready()
+            assert serve.text("A") == serve.text("A")
+
+
+def test_two_lines_at_once_on_one_machine_answer_independently(reference, tmp_path):
+    expected = reference(SMOLLM2)
+    # An empty cache: both cut the same model at the same time.
+    env = environment(cache=tmp_path)
+    args = (SMOLLM2, "--stages", 2, "--threads", 1)
+    with Serve(*args, env=env) as first, Serve(*args, env=env) as second:
+        first.wait_ready()
+        second.wait_ready()
+        assert not set(first.stage_pids()) & set(second.stage_pids())
+        assert_same(ask(first), expected)
+        assert_same(ask(second), expected)
+        pids = first.stage_pids()
+        first.stop()
+        wait_until(lambda: second.readiness() is None, 10, "the other line is still ready")
+        assert not set(pids) & set(second.stage_pids())
+        prompts, tokens = chosen()
+        assert second.text(prompts[0], tokens) == expected[0]["text"]
