@@ -40,6 +40,7 @@ pub(crate) struct Context {
     batch: Batch,
     /// From `Box::into_raw`; llama.cpp holds the same pointer as user data of the callback.
     tap: Option<NonNull<Tap>>,
+    max_rows: u32,
     /// Declared last: the model must outlive the context.
     model: Arc<Model>,
 }
@@ -73,7 +74,7 @@ impl Context {
         };
         // SAFETY: `raw` is the live context just made.
         let batch = unsafe { Batch::new(raw) };
-        let context = Self { raw, batch, tap, model };
+        let context = Self { raw, batch, tap, max_rows: options.max_rows, model };
         if options.exact {
             context.use_reference_kernels()?;
         }
@@ -93,7 +94,7 @@ impl Context {
     /// Rows in one call at most; all of them make one pass over the weights.
     pub(crate) fn max_rows(&self) -> usize {
         // SAFETY: the context is live.
-        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) as usize }
+        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) }.min(self.max_rows) as usize
     }
 
     /// Rows that a recurrent sequence can be cut back by.
@@ -202,8 +203,9 @@ fn parameters(options: &ContextOptions) -> sys::llama_context_params {
     let threads = i32::try_from(options.threads).unwrap_or(i32::MAX);
     params.n_ctx = padded(options.context).saturating_mul(u32::from(options.n_slots));
     params.n_seq_max = u32::from(options.n_slots);
-    params.n_batch = options.max_rows;
-    params.n_ubatch = options.max_rows;
+    // llama.cpp plans for a row of every slot at once and aborts if a call could not hold them.
+    params.n_batch = options.max_rows.max(u32::from(options.n_slots));
+    params.n_ubatch = params.n_batch;
     params.n_threads = threads;
     params.n_threads_batch = threads;
     params.type_k = kv;

@@ -33,7 +33,8 @@ pub struct EngineConfig {
     pub threads: u32,
     /// How keys and values are stored.
     pub kv: KvType,
-    /// Whether a row's result must not depend on its neighbours in the call. CPU only.
+    /// Whether a row's result must not depend on its neighbours in the call. CPU only; ARM's `i8mm` kernels, which
+    /// take two rows at a time, are not covered.
     pub exact: bool,
     /// Layers on a GPU; 0 for none.
     pub gpu_layers: u32,
@@ -78,8 +79,7 @@ impl EngineConfig {
     }
 
     fn check_memory(&self, file: &gguf::Model) -> Result<(), LoadError> {
-        let device = if self.gpu_layers == 0 { None } else { self.device.as_deref() };
-        let Some(free) = memory::free_bytes(device) else { return Ok(()) };
+        let Some(free) = memory::free_bytes(self.gpu_layers, self.device.as_deref()) else { return Ok(()) };
         let weights = memory::weight_bytes(file);
         let kv = memory::kv_bytes(file, self.context, self.n_slots, self.kv);
         if weights.saturating_add(kv) > free {

@@ -1,12 +1,12 @@
 //! What a file will take in memory, and what is free: asked before anything is loaded.
 
-use std::ffi::CString;
-
 use gguf::{Metadata, Model};
-use llama_cpp_sys_2 as sys;
 use protocol::KvType;
 
 use crate::context::padded;
+
+/// What ggml calls the main processor.
+const CPU: &str = "CPU";
 
 /// Bytes of all tensors in the file.
 pub(crate) fn weight_bytes(file: &Model) -> u64 {
@@ -52,19 +52,16 @@ fn at_layer(metadata: &Metadata, key: &str, layer: u32) -> Option<u64> {
     }
 }
 
-/// Bytes free on the device, or in main memory if `device` is none; none if this system does not say.
-pub(crate) fn free_bytes(device: Option<&str>) -> Option<u64> {
-    let Some(name) = device else { return free_main_memory() };
-    let name = CString::new(name).ok()?;
-    // SAFETY: `name` is NUL-terminated; the answer is null or a device that lives as long as the process.
-    let device = unsafe { sys::ggml_backend_dev_by_name(name.as_ptr()) };
-    if device.is_null() {
-        return None;
+/// Bytes that are free for a model: main memory and, if layers go to GPUs, the memory of those (of the one called
+/// `device`, or of all). None if this system does not say.
+pub(crate) fn free_bytes(gpu_layers: u32, device: Option<&str>) -> Option<u64> {
+    let main = free_main_memory()?;
+    if gpu_layers == 0 {
+        return Some(main);
     }
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the device is valid and both out-pointers are.
-    unsafe { sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total) };
-    Some(free as u64)
+    let is_used = |name: &str| name != CPU && device.is_none_or(|device| device == name);
+    let gpus = crate::model::devices().into_iter().filter(|(name, _)| is_used(name));
+    Some(gpus.map(|(_, free)| free).fold(main, u64::saturating_add))
 }
 
 /// ggml reports all memory as free on the CPU, so the kernel is asked: what could be used without swapping.
@@ -77,5 +74,5 @@ fn free_main_memory() -> Option<u64> {
 
 #[cfg(not(target_os = "linux"))]
 fn free_main_memory() -> Option<u64> {
-    free_bytes(Some("CPU"))
+    crate::model::devices().into_iter().find_map(|(name, free)| (name == CPU).then_some(free))
 }

@@ -54,7 +54,7 @@ impl Model {
         std::fs::File::open(path).map_err(|source| LoadError::io(path, source))?;
         let c_path = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| LoadError::unsuitable(path, "its name contains a NUL byte"))?;
-        let mut devices = devices(options)?;
+        let mut devices = chosen_devices(options)?;
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_model_default_params() };
         params.devices = devices.as_mut().map_or(std::ptr::null_mut(), |list| list.as_mut_ptr());
@@ -131,7 +131,7 @@ impl Drop for Model {
 
 /// The NULL-terminated list for `llama_model_params::devices`; `None` lets llama.cpp choose.
 /// Without GPU layers the list is empty, so that no work is offloaded to a device by the way.
-fn devices(options: &ModelOptions) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, LoadError> {
+fn chosen_devices(options: &ModelOptions) -> Result<Option<Vec<sys::ggml_backend_dev_t>>, LoadError> {
     if options.gpu_layers == 0 {
         return Ok(Some(vec![std::ptr::null_mut()]));
     }
@@ -147,16 +147,25 @@ fn devices(options: &ModelOptions) -> Result<Option<Vec<sys::ggml_backend_dev_t>
     Ok(Some(vec![device, std::ptr::null_mut()]))
 }
 
-fn device_names() -> String {
+/// Every device that ggml knows, the CPU among them: name and free bytes.
+pub(crate) fn devices() -> Vec<(String, u64)> {
     // SAFETY: reads the registry, which is filled once at start.
     let n = unsafe { sys::ggml_backend_dev_count() };
-    let name = |index| {
+    let describe = |index| {
         // SAFETY: `index` is below the count; devices live as long as the process.
         let device = unsafe { sys::ggml_backend_dev_get(index) };
         // SAFETY: the device is valid.
         let name = unsafe { sys::ggml_backend_dev_name(device) };
         // SAFETY: a device's name is NUL-terminated and static.
-        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device and both out-pointers are valid.
+        unsafe { sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total) };
+        (name, free as u64)
     };
-    (0..n).map(name).collect::<Vec<_>>().join(", ")
+    (0..n).map(describe).collect()
+}
+
+fn device_names() -> String {
+    devices().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }

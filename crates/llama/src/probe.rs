@@ -10,7 +10,7 @@ use stage::Slot;
 use crate::context::{Context, shown, tensor_name};
 use crate::{LoadError, dequantize};
 
-/// Random rows fed in.
+/// Random rows fed in, if a call may have so many.
 const ROWS: usize = 3;
 /// Largest difference allowed, relative to the largest value: far above rounding on any back end, far below what
 /// another tensor gives.
@@ -20,7 +20,7 @@ const TOLERANCE: f64 = 0.02;
 pub(crate) fn check_capture(context: &mut Context, file: &Model) -> Result<(), LoadError> {
     let unsuitable = |reason: String| LoadError::unsuitable(file.path(), reason);
     let width = context.model().row_width();
-    let rows = random_rows(ROWS * width);
+    let rows = random_rows(ROWS.min(context.max_rows()) * width);
     let hidden = capture(context, &rows).map_err(&unsuitable)?;
     let name = tensor_name("result_norm").expect("it is short and has no NUL byte");
     let own = context.tap().map(|tap| tap.rename(name));

@@ -50,34 +50,20 @@ impl Candidates {
     }
 
     /// Keeps those for which `keep` holds.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(f32) -> bool) {
-        self.data.retain(|entry| keep(entry.logit));
-    }
-
-    /// The first after sorting: most likely first, equal ones by id.
-    pub(super) fn sort(&mut self) {
-        if !self.sorted {
-            self.data.sort_unstable_by(|a, b| b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id)));
-            self.sorted = true;
-        }
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Token, f32) -> bool) {
+        self.data.retain(|entry| keep(Token(entry.id), entry.logit));
     }
 
     /// Puts the `n` most likely first, in order; the rest stays behind in any order.
     pub(super) fn sort_top(&mut self, n: usize) {
-        if self.sorted || n >= self.data.len() {
-            self.sort();
-        } else if n > 0 {
-            let order = |a: &sys::llama_token_data, b: &sys::llama_token_data| {
-                b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
-            };
+        let order = |a: &sys::llama_token_data, b: &sys::llama_token_data| {
+            b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+        };
+        let n = n.min(self.data.len());
+        if n < self.data.len() && n > 0 {
             self.data.select_nth_unstable_by(n - 1, order);
-            self.data[..n].sort_unstable_by(order);
         }
-    }
-
-    /// Drops the first `n`.
-    pub(super) fn drop_first(&mut self, n: usize) {
-        self.data.drain(..n);
+        self.data[..n].sort_unstable_by(order);
     }
 
     /// Keeps the first `n`.

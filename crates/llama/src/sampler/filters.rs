@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 use protocol::noise::{Draw, Noise};
-use protocol::{SamplerParams, XtcParams};
+use protocol::{SamplerParams, Token, XtcParams};
 
 use super::candidates::{Candidates, Filter};
 
@@ -71,7 +71,7 @@ impl Filters {
         }
         if let Some(typical) = &mut self.typical {
             let least = candidates.largest() - NEGLIGIBLE;
-            candidates.retain(|logit| logit >= least);
+            candidates.retain(|_, logit| logit >= least);
             candidates.apply(typical);
         }
         for filter in &mut self.after_typical {
@@ -95,13 +95,12 @@ fn exclude_top(candidates: &mut Candidates, xtc: &XtcParams, min_keep: usize, no
     if candidates.len() < 2 || noise.draw(Draw::Xtc) > f64::from(xtc.probability) {
         return;
     }
-    candidates.sort();
-    let log_sum = candidates.log_sum(1.0);
-    let threshold = f64::from(xtc.threshold);
-    let viable =
-        candidates.iter().take_while(|&(_, logit)| (f64::from(logit) - log_sum).exp() >= threshold).count();
-    let excluded = viable.saturating_sub(1);
+    let least_viable = candidates.log_sum(1.0) + f64::from(xtc.threshold.max(0.0)).ln();
+    let is_viable = |logit: f32| f64::from(logit) >= least_viable;
+    let viable: Vec<(Token, f32)> = candidates.iter().filter(|&(_, logit)| is_viable(logit)).collect();
+    let least = viable.iter().copied().reduce(|a, b| if b.1 <= a.1 { b } else { a });
+    let excluded = viable.len().saturating_sub(1);
     if excluded > 0 && candidates.len() - excluded >= min_keep {
-        candidates.drop_first(excluded);
+        candidates.retain(|token, logit| !is_viable(logit) || least.is_some_and(|(stays, _)| stays == token));
     }
 }

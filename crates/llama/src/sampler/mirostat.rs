@@ -53,7 +53,7 @@ impl Mirostat {
         let mu = f64::from(self.params.mu) * std::f64::consts::LN_2;
         let fits = |logit: f32| log_sum - f64::from(logit) / temperature <= mu;
         if fits(candidates.largest()) {
-            candidates.retain(fits);
+            candidates.retain(|_, logit| fits(logit));
         } else {
             candidates.keep_best();
         }

@@ -29,6 +29,7 @@ pub(crate) use dry::DryCache;
 use filters::Filters;
 use mirostat::Mirostat;
 use penalties::Penalties;
+pub(crate) use pick::argmax;
 
 /// Logits are clamped to this size: far above any real one, and still safe for llama.cpp's bucket sort, which
 /// converts multiples of them to `int`.
@@ -137,7 +138,7 @@ impl Sampler for LlamaSampler {
         let noise = Noise::new(self.seed, self.choice, position);
         let mut mu = None;
         let token = match &mut self.rule {
-            Rule::Argmax => pick::argmax(logits),
+            Rule::Argmax => argmax(logits),
             Rule::Plain => pick::scan(logits, self.temperature, noise),
             Rule::Filtered(filters) => {
                 self.candidates.fill(logits);

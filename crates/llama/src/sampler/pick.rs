@@ -1,7 +1,7 @@
 //! The choice itself: the largest logit, or the largest of logit over temperature plus noise.
 
 use protocol::Token;
-use protocol::noise::{GUMBEL_MAX, Noise};
+use protocol::noise::{GUMBEL_MAX, Noise, bits_to_reach};
 
 use super::candidates::{Candidates, clean};
 
@@ -27,7 +27,7 @@ impl Best {
 }
 
 /// The token with the largest logit, the lowest id of equals; token 0 if none is a number.
-pub(super) fn argmax(logits: &[f32]) -> Token {
+pub(crate) fn argmax(logits: &[f32]) -> Token {
     let largest = clean(largest(logits));
     let at = logits.iter().position(|&logit| largest.is_some() && clean(logit) == largest);
     token_at(at.unwrap_or(0))
@@ -44,7 +44,7 @@ pub(super) fn best(candidates: &Candidates, temperature: f32, noise: Noise) -> T
 }
 
 /// As [`best`] over all tokens, without computing the noise of those that cannot win: noise is at most
-/// [`GUMBEL_MAX`]. Exact, since rounding is monotone: a skipped token's score would be below the best one.
+/// [`GUMBEL_MAX`], and what it can be follows from its random bits without logarithms.
 pub(super) fn scan(logits: &[f32], temperature: f32, noise: Noise) -> Token {
     let temperature = f64::from(temperature);
     let score = |token: Token, logit: f32| f64::from(logit) / temperature + noise.gumbel(token);
@@ -54,16 +54,21 @@ pub(super) fn scan(logits: &[f32], temperature: f32, noise: Noise) -> Token {
     if let Some(logit) = logits.get(likely.0.cast_unsigned() as usize).copied().and_then(clean) {
         best.offer(likely, score(likely, logit));
     }
-    let can_win = |logit: f32, best: &Best| f64::from(logit) / temperature + GUMBEL_MAX >= best.score;
     for (block, logits) in logits.chunks(BLOCK).enumerate() {
         let Some(top) = clean(largest(logits)) else { continue };
-        if !can_win(top, &best) {
+        let top = f64::from(top) / temperature;
+        // What the block's most likely token would need, so no other one can do with less; less what rounding of
+        // the scores may add.
+        let needed = best.score - top - (best.score.abs() + top.abs()) * (4.0 * f64::EPSILON);
+        if needed > GUMBEL_MAX {
             continue;
         }
+        let fewest = bits_to_reach(needed);
         for (index, &logit) in logits.iter().enumerate() {
-            let Some(logit) = clean(logit) else { continue };
-            if can_win(logit, &best) {
-                let token = token_at(block * BLOCK + index);
+            let token = token_at(block * BLOCK + index);
+            if noise.bits(token) >= fewest
+                && let Some(logit) = clean(logit)
+            {
                 best.offer(token, score(token, logit));
             }
         }

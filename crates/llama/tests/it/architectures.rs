@@ -52,7 +52,7 @@ fn check(name: &str) {
     let bench = Bench::new(Toy::named(name).unwrap());
     let model = Model::open(&bench.whole).unwrap();
     let source = Source::new(&model).unwrap();
-    let whole = measure(&mut Line::load(&[bench.whole.clone()], &config(KvType::F16)).unwrap());
+    let whole = measure(&mut Line::load(std::slice::from_ref(&bench.whole), &config(KvType::F16)).unwrap());
     let n = source.n_layers();
     let mut legal = 0;
     for cuts in (1..n).map(|cut| vec![cut]).chain([vec![n / 4, n * 5 / 8]]) {
@@ -146,7 +146,7 @@ fn check_one_cut(weights: Weights, kv: KvType) {
         if tolerance > 0.0 {
             continue;
         }
-        let whole = Line::load(&[bench.whole.clone()], &config(kv));
+        let whole = Line::load(std::slice::from_ref(&bench.whole), &config(kv));
         let staged = Line::load(&paths, &config(kv));
         match (whole, staged) {
             (Ok(mut whole), Ok(mut staged)) => {

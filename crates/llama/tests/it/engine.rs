@@ -50,10 +50,10 @@ fn the_shape_is_true() {
 fn a_call_without_wanted_logits_computes_and_has_none() {
     let (_folder, path) = toy("llama");
     let tokens = tokens(12, 512, 3);
-    let mut quiet = Line::load(&[path.clone()], &config(&path)).unwrap();
+    let mut quiet = Line::load(std::slice::from_ref(&path), &config(&path)).unwrap();
     quiet.call(&[span(0, 0, 11, false)], &tokens[..11]);
     let after_quiet = quiet.window(11, &tokens[11..]);
-    let mut loud = Line::load(&[path.clone()], &config(&path)).unwrap();
+    let mut loud = Line::load(std::slice::from_ref(&path), &config(&path)).unwrap();
     loud.window(0, &tokens[..11]);
     assert_eq!(difference(&after_quiet, &loud.window(11, &tokens[11..])), 0.0);
 }
@@ -128,7 +128,9 @@ fn a_wrong_capture_is_refused_at_load() {
     let slice = folder.path().join("slice.gguf");
     gguf::write_slice(&Source::new(&model).unwrap(), Identity([0; 32]), 2..5, &slice, &mut |_, _| ())
         .unwrap();
-    load(&config(&slice)).unwrap();
+    for max_rows in [1, 2, 16] {
+        load(&EngineConfig { max_rows, ..config(&slice) }).unwrap();
+    }
     let original = std::fs::read(&slice).unwrap();
     let spoil = |name: &str| {
         let at =

@@ -1,8 +1,8 @@
 //! The two real test models: slices against the whole, several slots, other storage of keys and values.
 
 use gguf::{Model, Source};
-use llama::{EngineConfig, Vocab};
-use protocol::KvType;
+use llama::{EngineConfig, Vocab, reference};
+use protocol::{KvType, Token};
 
 use crate::support::{GEMMA3, Line, SMOLLM2, argmax, cut, difference, model, span};
 
@@ -106,4 +106,21 @@ fn exact_arithmetic_equals_itself_in_slices_with_8_bit_keys_and_values() {
     // Other chunks: in exact mode they change nothing.
     let staged = Line::load(&paths, &config).unwrap().prefill(&prompt, 9);
     assert_eq!(difference(&[whole], &[staged]), 0.0);
+}
+
+#[test]
+fn an_engine_generates_what_plain_llama_cpp_generates() {
+    for name in [SMOLLM2, GEMMA3] {
+        let prompt = prompt(name, 50);
+        let tokens: Vec<Token> = prompt.iter().copied().map(Token).collect();
+        let plain = reference(&model(name), &tokens, 16, 1).unwrap();
+        let mut line = Line::load(&[model(name)], &config(KvType::F16)).unwrap();
+        let mut drawn = vec![argmax(&line.prefill(&prompt[..49], 160))];
+        drawn[0] = prompt[49];
+        for at in 49..65 {
+            let next = argmax(&line.window(at, &[drawn[at - 49]])[0]);
+            drawn.push(next);
+        }
+        assert_eq!(drawn[1..], plain.tokens.iter().map(|token| token.0).collect::<Vec<_>>());
+    }
 }
