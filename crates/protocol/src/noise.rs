@@ -38,6 +38,12 @@ impl Noise {
         -(-self.uniform(u64::from(token.0.cast_unsigned())).ln()).ln()
     }
 
+    /// The random bits behind [`Noise::gumbel`], which grows with them. Much cheaper: no logarithm.
+    #[must_use]
+    pub const fn bits(self, token: Token) -> u32 {
+        self.bits_at(token.0.cast_unsigned() as u64)
+    }
+
     /// A uniform in (0, 1) that is independent of every token's noise.
     #[must_use]
     pub fn draw(self, draw: Draw) -> f64 {
@@ -47,9 +53,21 @@ impl Noise {
     }
 
     fn uniform(self, counter: u64) -> f64 {
-        let bits = mix(self.key.wrapping_add(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32;
-        (bits as f64 + 0.5) / 4_294_967_296.0
+        (f64::from(self.bits_at(counter)) + 0.5) / 4_294_967_296.0
     }
+
+    const fn bits_at(self, counter: u64) -> u32 {
+        (mix(self.key.wrapping_add(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
+    }
+}
+
+/// The fewest [`Noise::bits`] with which [`Noise::gumbel`] can reach `bound`: a token with fewer stays below it, also
+/// after rounding (the margin of 1e-6 is far above the error of two logarithms).
+#[must_use]
+pub fn bits_to_reach(bound: f64) -> u32 {
+    let uniform = (-(-(bound - 1e-6)).exp()).exp();
+    // A cast of floats saturates: below 0 to 0, which every token has.
+    (uniform * 4_294_967_296.0 - 1.0).floor() as u32
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection on 64 bits.
@@ -95,6 +113,23 @@ mod tests {
         let largest = (f64::from(u32::MAX) + 0.5) / 4_294_967_296.0;
         let bound = -(-largest.ln()).ln();
         assert!(bound <= GUMBEL_MAX && GUMBEL_MAX - bound < 0.01, "{bound}");
+    }
+
+    #[test]
+    fn a_token_with_too_few_bits_stays_below_the_bound() {
+        let mut reached = 0;
+        for step in 0..2700 {
+            let bound = f64::from(step) * 0.01 - 4.0;
+            let fewest = bits_to_reach(bound);
+            for token in (0..200).map(Token) {
+                let noise = Noise::new(7, 0, Position(step));
+                assert!(noise.gumbel(token) < bound || noise.bits(token) >= fewest, "{token} at {bound}");
+                reached += u32::from(noise.bits(token) >= fewest && noise.gumbel(token) < bound - 1e-5);
+            }
+        }
+        assert_eq!(reached, 0, "the bound is as tight as its margin");
+        assert_eq!((bits_to_reach(-10.0), bits_to_reach(f64::NEG_INFINITY)), (0, 0));
+        assert!(bits_to_reach(GUMBEL_MAX) >= u32::MAX - 8);
     }
 
     #[test]
