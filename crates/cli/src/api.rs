@@ -97,6 +97,7 @@ fn status(line: &LineSnapshot) -> LineStatus {
 fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
     let (state, reason) = match &stage.seat.state {
         SeatState::Away { reason } => ("down", Some(reason.clone())),
+        SeatState::Linked if stage.seat.failed.is_some() => ("failed", stage.seat.failed.clone()),
         SeatState::Linked => ("waiting", None),
         SeatState::Assigned(StageState::Idle { .. }) => ("waiting", None),
         SeatState::Assigned(StageState::Loading { what, .. }) => ("loading", Some(what.clone())),
@@ -105,7 +106,10 @@ fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
         SeatState::Assigned(StageState::Failed { reason }) => ("failed", Some(reason.clone())),
     };
     StageStatus {
-        address: stage.address.clone(),
+        address: match &stage.address {
+            _ if stage.is_local => "local".to_owned(),
+            address => address.clone().unwrap_or_default(),
+        },
         pid: stage.seat.pid,
         layers: [stage.layers.start, stage.layers.end],
         state: state.to_owned(),

@@ -34,8 +34,19 @@ pub(crate) enum GreetError {
     },
 }
 
+/// Sends a message that must not get lost: a link that cannot take it is closed, so that both sides know.
+pub(crate) fn tell<M: Wire>(link: &LinkSender, message: &M) {
+    match send(link, message) {
+        Ok(()) | Err(SendError::Ended(_)) => {} // Whoever reads the link hears of its end.
+        Err(error) => {
+            tracing::warn!(peer = %link.peer().address, "control link given up: {error}");
+            link.close(&format!("a message could not be sent: {error}"));
+        }
+    }
+}
+
 /// Sends one message on the control stream.
-pub(crate) fn send<M: Wire>(link: &LinkSender, message: &M) -> Result<(), SendError> {
+fn send<M: Wire>(link: &LinkSender, message: &M) -> Result<(), SendError> {
     let mut head = Vec::new();
     message.encode(&mut head);
     link.send(CONTROL_STREAM, head.into(), Bytes::new())

@@ -5,6 +5,7 @@
 //! [`EngineSource`]), or how local child processes are started.
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod front;
 mod greeting;
 mod node;

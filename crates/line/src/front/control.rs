@@ -6,15 +6,20 @@ use std::time::Duration;
 use net::{LinkReceiver, LinkSender, PeerInfo, Role, memory_pair};
 use protocol::{LinkRole, NodeId, StageIndex, ToFront};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::core::Unlinked;
 use super::{FrontConfig, Shared};
-use crate::greeting::greet;
+use crate::backoff::Backoff;
+use crate::greeting::{GreetError, greet};
 use crate::node::{Node, read_control};
 
 /// First pause before a stage is dialled again: the first time at once, as a restarted child needs only a moment.
 const REDIAL_MIN: Duration = Duration::from_millis(20);
 /// Longest such pause.
 const REDIAL_MAX: Duration = Duration::from_secs(2);
+/// A link that lived this long has earned a fresh start of the pauses; one that ends at once, again and again, has not.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// Where a stage is.
 #[derive(Clone)]
@@ -43,12 +48,15 @@ pub(super) async fn link_local(config: &FrontConfig, node: &Node) -> net::Link {
 /// Keeps the control link of one stage until the front is gone.
 pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, stage: StageIndex) {
     let mut address = config.stages[usize::from(stage.0)].address.clone();
-    let mut pause = REDIAL_MIN;
+    let mut backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX);
     loop {
         match connect(&config, stage, &mut address).await {
             Ok((sender, receiver)) => {
-                pause = REDIAL_MIN;
+                let since = Instant::now();
                 let Some(reason) = read(&front, stage, sender, receiver, &mut address).await else { return };
+                if since.elapsed() >= SETTLED {
+                    backoff.reset();
+                }
                 let Some(shared) = front.upgrade() else { return };
                 shared.control_lost(stage, &reason);
             }
@@ -57,10 +65,22 @@ pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, stage: StageI
                 shared.unreachable(stage, reason);
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(REDIAL_MAX);
-        if front.strong_count() == 0 {
-            return;
+        tokio::select! {
+            () = tokio::time::sleep(backoff.pause()) => {}
+            // Somewhere else there is no reason to wait.
+            () = moved(&mut address) => {}
+        }
+    }
+}
+
+/// Resolves when the stage has got another address, or lost the one it had.
+async fn moved(address: &mut StageAddress) {
+    match address {
+        StageAddress::Local(_) => std::future::pending().await,
+        StageAddress::Remote { address, .. } => {
+            if address.changed().await.is_err() {
+                std::future::pending().await // It stays there for good.
+            }
         }
     }
 }
@@ -86,23 +106,26 @@ async fn connect(
     config: &FrontConfig,
     stage: StageIndex,
     address: &mut StageAddress,
-) -> Result<(LinkSender, LinkReceiver), String> {
+) -> Result<(LinkSender, LinkReceiver), Unlinked> {
     let link = match address {
         StageAddress::Local(node) => link_local(config, node).await,
         StageAddress::Remote { address, node } => {
-            let known = address
-                .wait_for(Option::is_some)
-                .await
-                .map_err(|_| "its address is gone".to_owned())?
-                .clone();
-            let known = known.expect("waited for an address");
+            let known = match address.wait_for(Option::is_some).await {
+                Ok(known) => known.clone().expect("waited for an address"),
+                Err(_) => return Err(Unlinked::Refused("its address is gone".to_owned())),
+            };
             address.mark_unchanged();
             let mut options = config.dial.clone();
             options.link.heartbeat = Some(config.heartbeat);
-            net::dial(&known, &config.identity, *node, &options).await.map_err(|error| error.to_string())?
+            net::dial(&known, &config.identity, *node, &options)
+                .await
+                .map_err(|error| Unlinked::Unreachable(error.to_string()))?
         }
     };
-    greet(link, LinkRole::Control { stage }, &config.build).await.map_err(|error| error.to_string())
+    greet(link, LinkRole::Control { stage }, &config.build).await.map_err(|error| match error {
+        GreetError::Refused(reason) => Unlinked::Refused(reason.to_string()),
+        other => Unlinked::Unreachable(other.to_string()),
+    })
 }
 
 /// Reads reports until the link ends or the stage moves to another address; says why. `None` when the front is gone.
@@ -115,22 +138,12 @@ async fn read(
 ) -> Option<String> {
     front.upgrade()?.control_up(stage, sender.clone());
     loop {
-        let moved = async {
-            match address {
-                StageAddress::Local(_) => std::future::pending().await,
-                StageAddress::Remote { address, .. } => {
-                    if address.changed().await.is_err() {
-                        std::future::pending().await
-                    }
-                }
-            }
-        };
         tokio::select! {
             message = read_control::<ToFront>(&mut receiver) => match message {
                 Ok(message) => front.upgrade()?.report(stage, message),
                 Err(reason) => return Some(reason),
             },
-            () = moved => {
+            () = moved(address) => {
                 sender.close("the stage has moved");
                 return Some("it was replaced".to_owned());
             }

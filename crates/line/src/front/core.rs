@@ -10,24 +10,27 @@ use protocol::{
     Command, FaultKind, Generation, Hint, Report, SamplerParams, StageIndex, StageState, ToFront, ToStage,
     Token,
 };
-use scheduler::{Event, Output, Refusal, Request, RequestId, Scheduler};
+use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 use tokio::sync::{mpsc, watch};
 
+use super::pulse::Pulse;
 use super::roster::{Action, Roster, SeatState};
 use super::status::{Busy, LineReadiness, LineSnapshot, StageSnapshot};
+use crate::task::Task;
 use crate::{greeting, work_link};
 
-/// A line that carried a token this recently is trusted; an idle one is probed this often. A probe costs one
-/// decoded token, so this is about a thousandth of the line's time.
-const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// A probe that takes longer than this makes the line not ready.
-const PROBE_WITHIN: Duration = Duration::from_secs(4);
 /// Events besides tokens that one request may produce: started, done or failed, and one to spare.
 const OTHER_EVENTS: usize = 3;
 
-/// What the driver must still do, because it needs the runtime.
-pub(super) enum Errand {
-    DialWork(Generation),
+/// Starts to dial the work link of a generation.
+pub(super) type DialWork = Box<dyn Fn(Generation) -> Task + Send>;
+
+/// Whom the front tells that something has changed.
+pub(super) struct Watchers {
+    /// Which stages can be spoken to, for whoever supervises them.
+    pub(super) linked: watch::Sender<Vec<bool>>,
+    /// Marked whenever readiness or a sequence's memory may have changed.
+    pub(super) changes: watch::Sender<()>,
 }
 
 pub(super) struct Core {
@@ -38,29 +41,23 @@ pub(super) struct Core {
     links: Vec<Option<LinkSender>>,
     /// Where work goes.
     work: Option<LinkSender>,
+    dial_work: DialWork,
+    /// Dials the work link, then watches it; ends with its generation.
+    work_task: Option<Task>,
     callers: BTreeMap<RequestId, mpsc::Sender<Event>>,
-    /// A request of the front's own, to see that a token passes.
-    probe: Option<RequestId>,
-    /// When something last came all the way round.
-    proven: Option<Duration>,
-    /// When the line last came up.
-    up_since: Duration,
+    pulse: Pulse,
     /// Why the line was lost, until it is up again.
     lost: Option<String>,
     busy: Busy,
-    /// Which stages can be spoken to, for whoever supervises them.
-    linked: watch::Sender<Vec<bool>>,
-    /// Marked whenever readiness or a sequence's memory may have changed.
-    changes: watch::Sender<()>,
-    errands: Vec<Errand>,
+    watchers: Watchers,
 }
 
 impl Core {
     pub(super) fn new(
         roster: Roster,
         config: scheduler::Config,
-        linked: watch::Sender<Vec<bool>>,
-        changes: watch::Sender<()>,
+        dial_work: DialWork,
+        watchers: Watchers,
     ) -> Self {
         let n_stages = roster.seats().len();
         Self {
@@ -69,15 +66,13 @@ impl Core {
             scheduler: Scheduler::new(config),
             links: vec![None; n_stages],
             work: None,
+            dial_work,
+            work_task: None,
             callers: BTreeMap::new(),
-            probe: None,
-            proven: None,
-            up_since: Duration::ZERO,
+            pulse: Pulse::default(),
             lost: None,
             busy: Busy::new(n_stages),
-            linked,
-            changes,
-            errands: Vec::new(),
+            watchers,
         }
     }
 
@@ -101,8 +96,7 @@ impl Core {
 
     pub(super) fn address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
         self.roster.handle_address(stage, address, now);
-        self.pump(now);
-        self.tell_linked();
+        self.roster_changed(now);
     }
 
     pub(super) fn control_up(&mut self, stage: StageIndex, link: LinkSender) {
@@ -112,13 +106,15 @@ impl Core {
     pub(super) fn control_lost(&mut self, stage: StageIndex, reason: &str, now: Duration) {
         self.links[usize::from(stage.0)] = None;
         self.roster.handle_lost(stage, reason.to_owned(), now);
-        self.pump(now);
-        self.tell_linked();
+        self.roster_changed(now);
     }
 
-    pub(super) fn unreachable(&mut self, stage: StageIndex, reason: String, now: Duration) {
-        self.roster.handle_unreachable(stage, reason, now);
-        self.pump(now);
+    pub(super) fn unreachable(&mut self, stage: StageIndex, reason: Unlinked, now: Duration) {
+        match reason {
+            Unlinked::Unreachable(reason) => self.roster.handle_unreachable(stage, reason, now),
+            Unlinked::Refused(reason) => self.roster.handle_refused(stage, reason),
+        }
+        self.roster_changed(now);
     }
 
     /// A report that came on the control link of `link`; one that it may not pass on is ignored.
@@ -127,26 +123,28 @@ impl Core {
         if usize::from(from.0) >= self.links.len() {
             return tracing::warn!(%link, %from, "a report from a stage that does not exist");
         }
-        if let Report::State(StageState::Idle { node, pid }) = report {
-            self.roster.handle_linked(from, node, pid, from != link, now);
-            self.pump(now);
-            return self.tell_linked();
-        }
-        if generation != self.roster.generation() || self.roster.route(from) != link {
-            return tracing::debug!(%link, %from, %generation, "an outdated report");
+        let is_own = from == link;
+        if !is_own && self.roster.route(from) != link {
+            return tracing::debug!(%link, %from, "a report on a link that does not pass it on");
         }
         match report {
+            Report::State(StageState::Idle { node, pid }) => {
+                self.roster.handle_linked(from, node, pid, !is_own, now);
+                self.roster_changed(now);
+            }
+            _ if generation != self.roster.generation() || self.roster.route(from) != link => {
+                tracing::debug!(%link, %from, %generation, "an outdated report");
+            }
             Report::State(state) => {
                 self.roster.handle_state(from, generation, state, now);
-                self.changes.send_replace(());
+                self.roster_changed(now);
             }
             Report::Fault(fault) if fault.seq.is_none() => {
                 self.roster.handle_fault(from, generation, &plain(&fault.kind), now);
-                self.tell_linked();
+                self.roster_changed(now);
             }
             other => self.about_tokens(from, other, now),
         }
-        self.pump(now);
     }
 
     fn about_tokens(&mut self, from: StageIndex, report: Report, now: Duration) {
@@ -158,64 +156,78 @@ impl Core {
             }
             Report::State(_) | Report::Closed(_) | Report::Fault(_) => {}
         }
-        let first =
-            matches!(report, Report::Verdict(_) | Report::Progress(_)) && self.proven.replace(now).is_none();
-        let changed = first || matches!(report, Report::Closed(_));
-        if let Err(fault) = self.scheduler.handle_report(from, report, now) {
-            tracing::error!(%from, "a report that contradicts what was sent: {fault}");
+        let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
+        let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
+        self.pulse.listen(true, true, now);
+        match self.scheduler.handle_report(from, report, now) {
+            Ok(()) => {}
+            // A stage has given memory back that is in use: nothing it holds can be relied on.
+            Err(fault @ ReportFault::ClosedEarly { .. }) => {
+                let generation = self.roster.generation();
+                self.roster.handle_fault(from, generation, &fault.to_string(), now);
+                return self.roster_changed(now);
+            }
+            Err(fault) => tracing::error!(%from, "a report that contradicts what was sent: {fault}"),
         }
+        self.pump(now);
         if changed {
-            self.changes.send_replace(());
+            self.watchers.changes.send_replace(());
         }
     }
 
-    pub(super) fn work_up(&mut self, generation: Generation, link: LinkSender, now: Duration) {
-        if generation == self.roster.generation() {
+    /// The work link stands; whether it is wanted.
+    pub(super) fn work_up(&mut self, generation: Generation, link: LinkSender, now: Duration) -> bool {
+        let wanted = generation == self.roster.generation();
+        if wanted {
             self.work = Some(link);
             self.roster.handle_work_link(generation, now);
-            self.pump(now);
+            self.roster_changed(now);
         }
+        wanted
     }
 
     pub(super) fn work_lost(&mut self, generation: Generation, reason: &str, now: Duration) {
         self.roster.handle_work_link_lost(generation, reason, now);
-        self.pump(now);
+        self.roster_changed(now);
     }
 
     pub(super) fn timeout(&mut self, now: Duration) {
         self.scheduler.handle_timeout(now);
         self.roster.handle_timeout(now);
-        if self.probe_due().is_some_and(|due| due <= now) {
+        let due = self.pulse.due(self.is_idle(), now);
+        if let Some(silence) = due.silent {
+            self.roster.handle_silence(silence, now);
+        }
+        if due.probe {
             self.send_probe(now);
         }
-        self.pump(now);
+        self.roster_changed(now);
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        [self.scheduler.next_deadline(), self.roster.next_deadline(), self.probe_due()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    pub(super) fn take_errands(&mut self) -> Vec<Errand> {
-        std::mem::take(&mut self.errands)
+        [
+            self.scheduler.next_deadline(),
+            self.roster.next_deadline(),
+            self.pulse.next_deadline(self.is_idle()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     pub(super) fn readiness(&self, now: Duration) -> LineReadiness {
         if !self.roster.is_up() {
-            return LineReadiness::NotReady { reason: self.missing(), progress: self.progress() };
+            return LineReadiness::of_seats(self.roster.seats(), self.lost.as_deref());
         }
-        let proven = self.proven.is_some_and(|at| now.saturating_sub(at) < PROBE_EVERY + PROBE_WITHIN);
-        if proven {
-            LineReadiness::Ready
+        if self.pulse.is_proven(now) {
+            return LineReadiness::Ready;
+        }
+        let reason = if self.pulse.was_proven() {
+            "no token has passed through every stage lately"
         } else {
-            let reason = match self.proven {
-                None => "waiting for the first token to pass through every stage",
-                Some(_) => "no token has passed through every stage lately",
-            };
-            LineReadiness::NotReady { reason: reason.to_owned(), progress: 1.0 }
-        }
+            "waiting for the first token to pass through every stage"
+        };
+        LineReadiness::NotReady { reason: reason.to_owned(), progress: 1.0 }
     }
 
     pub(super) const fn has_failed(&self) -> bool {
@@ -227,7 +239,8 @@ impl Core {
         for (at, seat) in self.roster.seats().iter().enumerate() {
             let stage = StageIndex(at as u16);
             stages.push(StageSnapshot {
-                address: self.roster.plan().addresses[at].clone().unwrap_or_default(),
+                address: self.roster.plan().addresses[at].clone(),
+                is_local: self.roster.is_own(stage),
                 layers: self.roster.plan().ranges[at],
                 seat: seat.clone(),
                 busy: self.busy.share(stage, now),
@@ -236,10 +249,23 @@ impl Core {
         }
         LineSnapshot {
             stages,
-            sequences: self.scheduler.sequences().filter(|seq| Some(seq.request) != self.probe).collect(),
+            sequences: self.scheduler.sequences().filter(|seq| !self.pulse.is_probe(seq.request)).collect(),
             stats: self.scheduler.stats(),
             relayed: self.roster.seats().last().is_some_and(|seat| seat.relayed),
         }
+    }
+
+    /// What the roster heard may concern more than what it has to say.
+    fn roster_changed(&mut self, now: Duration) {
+        self.pump(now);
+        let seats = self.roster.seats().iter();
+        let is_linked: Vec<bool> = seats.map(|seat| !matches!(seat.state, SeatState::Away { .. })).collect();
+        self.watchers.linked.send_if_modified(|linked| {
+            let changed = *linked != is_linked;
+            *linked = is_linked;
+            changed
+        });
+        self.watchers.changes.send_replace(());
     }
 
     /// Carries away everything that the cores have to say.
@@ -250,18 +276,21 @@ impl Core {
             } else if let Some(output) = self.scheduler.poll_output() {
                 self.carry(output, now);
             } else {
-                return;
+                break;
             }
         }
+        let has_work = self.scheduler.sequences().next().is_some();
+        self.pulse.listen(has_work, false, now);
     }
 
     fn act(&mut self, action: Action, now: Duration) {
         match action {
             Action::Send(message) => self.command(&message),
-            Action::DialWork(generation) => self.errands.push(Errand::DialWork(generation)),
+            Action::DialWork(generation) => self.work_task = Some((self.dial_work)(generation)),
             Action::Up(generation) => {
                 tracing::info!(%generation, "the line is up");
-                (self.lost, self.proven, self.up_since) = (None, None, now);
+                self.lost = None;
+                self.pulse.line_up(now);
                 self.scheduler.line_up(now);
                 self.send_probe(now);
             }
@@ -270,10 +299,12 @@ impl Core {
                 if let Some(work) = self.work.take() {
                     work.close("the line is formed anew");
                 }
-                self.probe = None;
+                self.work_task = None;
+                if let Some(probe) = self.pulse.line_lost() {
+                    self.scheduler.cancel(probe, now);
+                }
                 self.scheduler.line_lost(&reason);
                 self.lost = Some(reason);
-                self.changes.send_replace(());
             }
         }
     }
@@ -294,9 +325,9 @@ impl Core {
 
     fn event(&mut self, id: RequestId, event: Event, now: Duration) {
         let last = matches!(event, Event::Done { .. } | Event::Failed(_));
-        if self.probe == Some(id) {
+        if self.pulse.is_probe(id) {
             if last {
-                self.probe = None;
+                self.pulse.probe_over();
             }
             return;
         }
@@ -321,13 +352,12 @@ impl Core {
 
     fn command(&self, message: &ToStage) {
         let route = self.roster.route(message.to);
-        if let Some(link) = &self.links[usize::from(route.0)]
-            && let Err(error) = greeting::send(link, message)
-        {
-            tracing::debug!(stage = %message.to, "a control message could not be sent: {error}");
+        if let Some(link) = &self.links[usize::from(route.0)] {
+            greeting::tell(link, message);
         }
     }
 
+    /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
         let request = Request {
             prompt: vec![Token(0)],
@@ -338,49 +368,21 @@ impl Core {
             ignore_eos: true,
             top_logprobs: None,
         };
-        // Refused only when the line is busy or down, and then there is nothing to probe.
-        self.probe = self.scheduler.submit(request, now).ok();
+        self.pulse.probing(self.scheduler.submit(request, now).ok(), now);
     }
 
-    /// When an idle line is due for a probe.
-    fn probe_due(&self) -> Option<Duration> {
-        let idle = self.probe.is_none() && self.callers.is_empty();
-        (self.roster.is_up() && idle).then(|| self.proven.unwrap_or(self.up_since) + PROBE_EVERY)
+    /// Whether no client's request is on the line or waits for it.
+    fn is_idle(&self) -> bool {
+        self.callers.is_empty()
     }
+}
 
-    fn missing(&self) -> String {
-        let seats = self.roster.seats();
-        let away = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
-            SeatState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
-            SeatState::Linked | SeatState::Assigned(_) => None,
-        });
-        let busy = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
-            SeatState::Assigned(StageState::Loading { what, .. }) => Some(format!("stage {at}: {what}")),
-            SeatState::Assigned(StageState::Linking) => Some(format!("stage {at} waits for the next one")),
-            SeatState::Away { .. } | SeatState::Linked | SeatState::Assigned(_) => None,
-        });
-        away.or_else(|| self.lost.clone()).or(busy).unwrap_or_else(|| "the line is being formed".to_owned())
-    }
-
-    fn progress(&self) -> f32 {
-        let seats = self.roster.seats();
-        let done: f32 = seats
-            .iter()
-            .map(|seat| match &seat.state {
-                SeatState::Away { .. } | SeatState::Linked => 0.0,
-                SeatState::Assigned(StageState::Loading { permille, .. }) => f32::from(*permille) / 1000.0,
-                SeatState::Assigned(_) => 1.0,
-            })
-            .sum();
-        done / seats.len() as f32
-    }
-
-    /// Directly or through a neighbour.
-    fn tell_linked(&self) {
-        let seats = self.roster.seats().iter();
-        let now: Vec<bool> = seats.map(|seat| !matches!(seat.state, SeatState::Away { .. })).collect();
-        self.linked.send_if_modified(|linked| std::mem::replace(linked, now.clone()) != now);
-    }
+/// Why there is no control link.
+pub(super) enum Unlinked {
+    /// Nobody answers there: a neighbour may reach more.
+    Unreachable(String),
+    /// The stage does not want this front.
+    Refused(String),
 }
 
 /// A fault in words, without the name of its kind where the reason says it all.

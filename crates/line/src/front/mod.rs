@@ -5,6 +5,7 @@
 
 mod control;
 mod core;
+mod pulse;
 mod roster;
 mod status;
 
@@ -21,10 +22,10 @@ pub use control::StageAddress;
 pub use roster::{LinePlan, Seat, SeatState};
 pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
 
-use self::core::{Core, Errand};
+use self::core::{Core, DialWork, Unlinked, Watchers};
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
-use roster::Roster;
+use roster::{RelayPolicy, Roster};
 
 /// How a front drives its line.
 #[derive(Clone)]
@@ -71,9 +72,7 @@ struct Shared {
     core: Mutex<Core>,
     config: FrontConfig,
     start: Instant,
-    runtime: Handle,
     deadline_moved: Notify,
-    me: Weak<Self>,
 }
 
 impl Front {
@@ -82,19 +81,25 @@ impl Front {
     pub fn start(config: FrontConfig) -> Self {
         let n_stages = config.stages.len();
         let (linked, linked_seen) = watch::channel(vec![false; n_stages]);
-        let roster =
-            Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, config.relay);
         let (changes, changes_seen) = watch::channel(());
-        let core = Core::new(roster, config.scheduler.clone(), linked, changes);
+        let is_local = |stage: &&StageSpec| matches!(stage.address, StageAddress::Local(_));
+        let relay =
+            RelayPolicy { always: config.relay, n_own: config.stages.iter().take_while(is_local).count() };
+        let roster = Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, relay);
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the cores are told the time")]
         let start = Instant::now();
-        let shared = Arc::new_cyclic(|me: &Weak<Shared>| Shared {
-            core: Mutex::new(core),
-            config: config.clone(),
-            start,
-            runtime: Handle::current(),
-            deadline_moved: Notify::new(),
-            me: me.clone(),
+        let runtime = Handle::current();
+        let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
+            let me = me.clone();
+            let dial: DialWork =
+                Box::new(move |generation| Task::spawn_on(&runtime, keep_work(me.clone(), generation)));
+            let watchers = Watchers { linked, changes };
+            Shared {
+                core: Mutex::new(Core::new(roster, config.scheduler.clone(), dial, watchers)),
+                config: config.clone(),
+                start,
+                deadline_moved: Notify::new(),
+            }
         });
         let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
         for (at, stage) in config.stages.iter().enumerate() {
@@ -154,21 +159,16 @@ impl Front {
 }
 
 impl Shared {
-    /// Runs `change` on the state, then does what it left to do.
+    /// Runs `change` on the state.
     fn with<R>(&self, change: impl FnOnce(&mut Core, Duration) -> R) -> R {
         let mut core = self.lock();
         let before = core.next_deadline();
         let result = change(&mut core, self.start.elapsed());
-        let errands = core.take_errands();
-        let moved = core.next_deadline() != before;
+        let after = core.next_deadline();
         drop(core);
-        if moved {
+        // A deadline that moved away is found out when the earlier one comes: no token need wake the timer.
+        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
             self.deadline_moved.notify_one();
-        }
-        for errand in errands {
-            match errand {
-                Errand::DialWork(generation) => self.dial_work(generation),
-            }
         }
         result
     }
@@ -191,37 +191,34 @@ impl Shared {
         self.with(|core, now| core.control_lost(stage, reason, now));
     }
 
-    fn unreachable(&self, stage: StageIndex, reason: String) {
+    fn unreachable(&self, stage: StageIndex, reason: Unlinked) {
         self.with(|core, now| core.unreachable(stage, reason, now));
     }
 
     fn report(&self, link: StageIndex, message: ToFront) {
         self.with(|core, now| core.report(link, message, now));
     }
+}
 
-    /// Opens the link on which work goes to stage 0, and watches it.
-    fn dial_work(&self, generation: Generation) {
-        let me = self.me.clone();
-        self.runtime.spawn(async move {
-            let Some(shared) = me.upgrade() else { return };
-            let config = shared.config.clone();
-            drop(shared);
-            let reason = match dial_work(&config, generation).await {
-                Ok((sender, mut receiver)) => {
-                    let Some(shared) = me.upgrade() else { return };
-                    shared.with(|core, now| core.work_up(generation, sender, now));
-                    drop(shared);
-                    match receiver.recv().await {
-                        Ok(_) => "unexpected bytes".to_owned(),
-                        Err(error) => error.to_string(),
-                    }
-                }
-                Err(reason) => reason,
-            };
-            if let Some(shared) = me.upgrade() {
-                shared.with(|core, now| core.work_lost(generation, &reason, now));
+/// Opens the link on which work goes to stage 0, and watches it.
+async fn keep_work(front: Weak<Shared>, generation: Generation) {
+    let Some(config) = front.upgrade().map(|shared| shared.config.clone()) else { return };
+    let reason = match dial_work(&config, generation).await {
+        Ok((sender, mut receiver)) => {
+            let Some(shared) = front.upgrade() else { return };
+            if !shared.with(|core, now| core.work_up(generation, sender, now)) {
+                return;
             }
-        });
+            drop(shared);
+            match receiver.recv().await {
+                Ok(_) => "unexpected bytes".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        }
+        Err(reason) => reason,
+    };
+    if let Some(shared) = front.upgrade() {
+        shared.with(|core, now| core.work_lost(generation, &reason, now));
     }
 }
 

@@ -15,6 +15,9 @@ use protocol::{
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause: a person who repairs something should not wait longer than this for the line to notice.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A stage that nobody could reach for so long is asked for through its neighbour. Long enough for a restart, after which
+/// the front would reach it again itself.
+const RELAY_AFTER: Duration = Duration::from_secs(3);
 /// A line that was up this long has earned a fresh start of the pauses.
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -59,6 +62,15 @@ pub(super) enum Action {
     },
 }
 
+/// Which stages are reached through their neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RelayPolicy {
+    /// All but the first, whether the front could reach them or not.
+    pub(super) always: bool,
+    /// The first so many stages live in the front's own process: what they can reach, the front can.
+    pub(super) n_own: usize,
+}
+
 /// One stage as the front sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seat {
@@ -70,6 +82,8 @@ pub struct Seat {
     pub state: SeatState,
     /// Whether its neighbour passes control messages on, because the front cannot reach it.
     pub relayed: bool,
+    /// What its last assignment failed with, until it is assigned anew; for people.
+    pub failed: Option<String>,
     /// Since when it is in this state.
     pub since: Duration,
 }
@@ -105,7 +119,7 @@ enum Phase {
 pub(super) struct Roster {
     plan: LinePlan,
     front: NodeId,
-    relay_all: bool,
+    relay: RelayPolicy,
     seats: Vec<Seat>,
     generation: Generation,
     phase: Phase,
@@ -120,7 +134,7 @@ impl Roster {
     /// # Panics
     /// If the plan has no stages, or not one range and one address for each.
     #[must_use]
-    pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, relay_all: bool) -> Self {
+    pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, relay: RelayPolicy) -> Self {
         assert!(
             !plan.ranges.is_empty() && plan.ranges.len() == plan.addresses.len(),
             "one range and address a stage"
@@ -129,14 +143,15 @@ impl Roster {
             node: None,
             pid: None,
             state: SeatState::Away { reason: "not reached yet".into() },
-            relayed: relay_all && index > 0,
+            relayed: relay.always && index > 0,
+            failed: None,
             since: Duration::ZERO,
         };
         Self {
             seats: (0..plan.ranges.len()).map(seat).collect(),
             plan,
             front,
-            relay_all,
+            relay,
             generation: first,
             phase: Phase::Forming,
             pause: RETRY_MIN,
@@ -166,6 +181,12 @@ impl Roster {
     #[must_use]
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up { .. })
+    }
+
+    /// Whether the stage lives in the front's own process.
+    #[must_use]
+    pub(super) fn is_own(&self, stage: StageIndex) -> bool {
+        usize::from(stage.0) < self.relay.n_own
     }
 
     /// The stage whose control link carries messages for `to`.
@@ -206,8 +227,8 @@ impl Roster {
         self.form(now);
     }
 
-    /// A stage cannot be dialled: its neighbour is asked to pass messages on, unless it is the first.
-    /// A stage that is linked one way or the other is left alone.
+    /// A stage cannot be dialled: if that lasts, its neighbour is asked to pass messages on, unless the neighbour is in
+    /// no better place. A stage that is linked one way or the other is left alone.
     pub(super) fn handle_unreachable(&mut self, stage: StageIndex, reason: String, now: Duration) {
         let at = usize::from(stage.0);
         let seat = &mut self.seats[at];
@@ -215,11 +236,21 @@ impl Roster {
             return;
         }
         seat.state = SeatState::Away { reason };
-        if at == 0 || seat.relayed || !matches!(self.seats[at - 1].state, SeatState::Linked) {
+        let waited = now.saturating_sub(seat.since) >= RELAY_AFTER;
+        let hopeless = at <= self.relay.n_own || at == 0;
+        if hopeless || seat.relayed || !waited || self.seats[at - 1].state != SeatState::Linked {
             return;
         }
         self.seats[at].relayed = true;
         self.form(now);
+    }
+
+    /// A stage has answered that it does not want this front; it would not want the neighbour either.
+    pub(super) fn handle_refused(&mut self, stage: StageIndex, reason: String) {
+        let state = &mut self.seats[usize::from(stage.0)].state;
+        if matches!(state, SeatState::Away { .. }) {
+            *state = SeatState::Away { reason };
+        }
     }
 
     /// A control link answered with the stage's key: directly, or (`relayed`) through its neighbour.
@@ -241,9 +272,14 @@ impl Roster {
                 return self.form(now); // Its neighbour will link to it anew.
             }
         }
-        let switched = self.seats[at].relayed && !relayed && !self.relay_all;
+        // What failed before may go well with a stage that has come (back).
+        if matches!((self.phase, &self.seats[at].state), (Phase::Pausing { .. }, SeatState::Away { .. })) {
+            self.phase = Phase::Forming;
+        }
+        let switched = self.seats[at].relayed && !relayed && !self.relay.always;
+        let failed = self.seats[at].failed.take();
         self.seats[at] =
-            Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, since: now };
+            Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, failed, since: now };
         if switched && matches!(self.seats[at - 1].state, SeatState::Assigned(_)) {
             self.abandon(format!("stage {stage} is reached directly now"), Duration::ZERO, now);
         }
@@ -254,6 +290,7 @@ impl Roster {
     pub(super) fn handle_lost(&mut self, stage: StageIndex, reason: String, now: Duration) {
         let at = usize::from(stage.0);
         let was = std::mem::replace(&mut self.seats[at].state, SeatState::Away { reason: reason.clone() });
+        self.seats[at].failed = None;
         self.seats[at].since = now;
         for seat in self.seats[at + 1..].iter_mut().take_while(|seat| seat.relayed) {
             seat.state = SeatState::Away { reason: format!("reached through stage {stage}, which is away") };
@@ -325,6 +362,13 @@ impl Roster {
         }
     }
 
+    /// The line has work and says nothing for far too long.
+    pub(super) fn handle_silence(&mut self, silence: Duration, now: Duration) {
+        if self.is_up() {
+            self.retry(format!("nothing came back for {} s", silence.as_secs()), now);
+        }
+    }
+
     /// The pause is over.
     pub(super) fn handle_timeout(&mut self, now: Duration) {
         if let Phase::Pausing { until } = self.phase
@@ -353,6 +397,9 @@ impl Roster {
         self.generation = Generation(self.generation.0 + 1);
         for seat in &mut self.seats {
             let assigned = matches!(seat.state, SeatState::Assigned(_));
+            if let SeatState::Assigned(StageState::Failed { reason }) = &seat.state {
+                seat.failed = Some(reason.clone());
+            }
             // A neighbour that is assigned anew drops its link to a relayed stage and makes another.
             if seat.relayed && (assigned || seat.state == SeatState::Linked) {
                 seat.state = SeatState::Away { reason: "its neighbour links to it anew".into() };
@@ -375,6 +422,7 @@ impl Roster {
             if let Some(assign) = self.assignment(at) {
                 self.seats[at].state =
                     SeatState::Assigned(StageState::Loading { permille: 0, what: "asked to load".into() });
+                self.seats[at].failed = None;
                 self.seats[at].since = now;
                 self.actions.push_back(Action::Send(ToStage {
                     to: StageIndex(at as u16),
@@ -428,192 +476,4 @@ impl Roster {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FRONT: NodeId = NodeId([255; 32]);
-
-    fn node(at: u16) -> NodeId {
-        NodeId([at as u8 + 1; 32])
-    }
-
-    fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-
-    fn ready() -> StageState {
-        StageState::Ready { row_width: 8, weight_bytes: 1, kv_bytes: 1 }
-    }
-
-    fn roster(n: u16, relay: bool) -> Roster {
-        let plan = LinePlan {
-            model: ModelId([7; 32]),
-            n_layers: u32::from(n) * 2,
-            ranges: (0..u32::from(n)).map(|i| LayerRange { start: 2 * i, end: 2 * i + 2 }).collect(),
-            addresses: (0..n).map(|i| Some(format!("host:{i}"))).collect(),
-            context: 64,
-            n_slots: 2,
-            max_rows: 16,
-            row_dtype: RowDtype::F32,
-            kv: KvType::F16,
-            exact: false,
-        };
-        Roster::new(plan, FRONT, Generation(10), relay)
-    }
-
-    fn actions(roster: &mut Roster) -> Vec<Action> {
-        std::iter::from_fn(|| roster.poll_action()).collect()
-    }
-
-    /// The stages assigned by the actions so far, with generation, upstream and downstream.
-    fn assigned(roster: &mut Roster) -> Vec<(u16, u64, NodeId, Option<Downstream>)> {
-        actions(roster)
-            .into_iter()
-            .filter_map(|action| match action {
-                Action::Send(ToStage { to, generation, command: Command::Assign(assign) }) => {
-                    assert_eq!(assign.index, to);
-                    Some((to.0, generation.0, assign.upstream, assign.downstream))
-                }
-                _ => None,
-            })
-            .collect()
-    }
-
-    fn link_all(roster: &mut Roster, n: u16) {
-        for at in 0..n {
-            roster.handle_linked(StageIndex(at), node(at), 1, false, ms(1));
-        }
-    }
-
-    fn bring_up(roster: &mut Roster, n: u16) {
-        link_all(roster, n);
-        let generation = roster.generation();
-        for at in 0..n {
-            roster.handle_state(StageIndex(at), generation, ready(), ms(2));
-        }
-        roster.handle_work_link(generation, ms(3));
-        assert!(roster.is_up());
-        actions(roster);
-    }
-
-    #[test]
-    fn stages_are_assigned_once_their_neighbours_are_known() {
-        let mut line = roster(3, false);
-        line.handle_linked(StageIndex(1), node(1), 1, false, ms(1));
-        assert_eq!(assigned(&mut line), []);
-        line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
-        let to_1 = Downstream { address: "host:1".into(), node: Some(node(1)), relay: false };
-        assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
-        line.handle_linked(StageIndex(2), node(2), 1, false, ms(1));
-        let to_2 = Downstream { address: "host:2".into(), node: Some(node(2)), relay: false };
-        assert_eq!(assigned(&mut line), [(1, 10, node(0), Some(to_2)), (2, 10, node(1), None)]);
-    }
-
-    #[test]
-    fn a_line_is_up_when_all_are_ready_and_work_is_linked() {
-        let mut line = roster(2, false);
-        link_all(&mut line, 2);
-        actions(&mut line);
-        line.handle_state(StageIndex(1), Generation(10), ready(), ms(2));
-        line.handle_state(StageIndex(0), Generation(10), StageState::Linking, ms(2));
-        assert_eq!(actions(&mut line), []);
-        line.handle_state(StageIndex(0), Generation(10), ready(), ms(2));
-        assert_eq!(actions(&mut line), [Action::DialWork(Generation(10))]);
-        line.handle_work_link(Generation(9), ms(3));
-        assert!(!line.is_up());
-        line.handle_work_link(Generation(10), ms(3));
-        assert_eq!(actions(&mut line), [Action::Up(Generation(10))]);
-    }
-
-    #[test]
-    fn a_lost_stage_ends_the_generation_and_its_return_forms_the_next() {
-        let mut line = roster(2, false);
-        bring_up(&mut line, 2);
-        line.handle_lost(StageIndex(1), "killed".into(), ms(50));
-        assert_eq!(actions(&mut line), [Action::Lost { reason: "stage 1: killed".into() }]);
-        assert!(!line.is_up());
-        line.handle_linked(StageIndex(1), node(1), 2, false, ms(90));
-        let again = assigned(&mut line);
-        assert_eq!(again.iter().map(|a| (a.0, a.1)).collect::<Vec<_>>(), [(0, 11), (1, 11)]);
-        line.handle_state(StageIndex(0), Generation(10), ready(), ms(95));
-        assert!(matches!(line.seats()[0].state, SeatState::Assigned(StageState::Loading { .. })), "old news");
-    }
-
-    #[test]
-    fn failures_are_retried_with_growing_pauses() {
-        let mut line = roster(1, false);
-        line.handle_linked(StageIndex(0), node(0), 1, false, ms(0));
-        let mut now = ms(0);
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            actions(&mut line);
-            let generation = line.generation();
-            line.handle_state(
-                StageIndex(0),
-                generation,
-                StageState::Failed { reason: "no model".into() },
-                now,
-            );
-            assert_eq!(actions(&mut line), [Action::Lost { reason: "stage 0: no model".into() }]);
-            let until = line.next_deadline().unwrap();
-            pauses.push((until - now).as_millis());
-            line.handle_timeout(until - ms(1));
-            assert_eq!(actions(&mut line), []);
-            now = until;
-            line.handle_timeout(now);
-            assert_eq!(line.next_deadline(), None);
-        }
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-    }
-
-    #[test]
-    fn relayed_stages_are_assigned_one_after_the_other() {
-        let mut line = roster(3, true);
-        line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
-        let to_1 = Downstream { address: "host:1".into(), node: None, relay: true };
-        assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
-        line.handle_linked(StageIndex(1), node(1), 1, true, ms(2));
-        assert_eq!(assigned(&mut line)[0].0, 1);
-        assert_eq!(line.route(StageIndex(2)), StageIndex(0));
-        line.handle_linked(StageIndex(2), node(2), 1, true, ms(3));
-        assert_eq!(assigned(&mut line), [(2, 10, node(1), None)]);
-        for at in 0..3 {
-            line.handle_state(StageIndex(at), Generation(10), ready(), ms(4));
-        }
-        line.handle_work_link(Generation(10), ms(5));
-        assert!(line.is_up());
-        line.handle_fault(StageIndex(1), Generation(10), "link lost", ms(6));
-        assert!(!line.is_up());
-        assert!(line.seats()[1..].iter().all(|seat| matches!(seat.state, SeatState::Away { .. })));
-        assert_eq!(line.seats()[0].state, SeatState::Linked, "the others are linked to anew from here");
-    }
-
-    #[test]
-    fn a_neighbour_that_relays_is_told_when_the_stage_has_moved() {
-        let mut line = roster(2, true);
-        line.handle_address(StageIndex(1), None, ms(0));
-        line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
-        assert_eq!(assigned(&mut line), [], "there is no address to dial yet");
-        for (generation, port) in [(10, "host:5"), (11, "host:6")] {
-            line.handle_address(StageIndex(1), Some(port.into()), ms(2));
-            let to_1 = Downstream { address: port.into(), node: None, relay: true };
-            assert_eq!(assigned(&mut line), [(0, generation, FRONT, Some(to_1))]);
-        }
-        line.handle_address(StageIndex(1), Some("host:6".into()), ms(3));
-        assert_eq!(assigned(&mut line), [], "nothing has changed");
-    }
-
-    #[test]
-    fn a_stage_that_cannot_be_dialled_is_relayed_by_a_linked_neighbour() {
-        let mut line = roster(2, false);
-        line.handle_unreachable(StageIndex(1), "refused".into(), ms(1));
-        assert!(!line.seats()[1].relayed, "nobody could relay yet");
-        line.handle_linked(StageIndex(0), node(0), 1, false, ms(2));
-        line.handle_unreachable(StageIndex(1), "refused".into(), ms(3));
-        let to_1 = Downstream { address: "host:1".into(), node: None, relay: true };
-        assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
-        line.handle_linked(StageIndex(1), node(1), 1, false, ms(4));
-        assert!(!line.seats()[1].relayed, "a direct link wins");
-        assert_eq!(line.generation(), Generation(11));
-    }
-}
+mod tests;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use protocol::{LayerRange, StageIndex, StageTiming};
+use protocol::{LayerRange, StageIndex, StageState, StageTiming};
 use scheduler::{SequenceStatus, Stats};
 
-use super::roster::Seat;
+use super::roster::{Seat, SeatState};
 
 /// Spans of time over which a stage's busy share is measured.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -26,8 +26,10 @@ pub struct LineSnapshot {
 /// One stage as it is now.
 #[derive(Clone, Debug)]
 pub struct StageSnapshot {
-    /// `host:port`, or `local`.
-    pub address: String,
+    /// `host:port`, if it has one yet.
+    pub address: Option<String>,
+    /// Whether it lives in the front's process.
+    pub is_local: bool,
     /// Its layers.
     pub layers: LayerRange,
     /// How far it has come.
@@ -50,6 +52,33 @@ pub enum LineReadiness {
         /// Share of the loading done over all stages, 0 to 1.
         progress: f32,
     },
+}
+
+impl LineReadiness {
+    /// Of a line that is not up; `lost` is why it is not any more.
+    pub(super) fn of_seats(seats: &[Seat], lost: Option<&str>) -> Self {
+        let away = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
+            SeatState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
+            SeatState::Linked | SeatState::Assigned(_) => None,
+        });
+        let busy = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
+            SeatState::Assigned(StageState::Loading { what, .. }) => Some(format!("stage {at}: {what}")),
+            SeatState::Assigned(StageState::Linking) => Some(format!("stage {at} waits for the next one")),
+            SeatState::Away { .. } | SeatState::Linked | SeatState::Assigned(_) => None,
+        });
+        let reason = away.or_else(|| lost.map(str::to_owned)).or(busy);
+        let reason = reason.unwrap_or_else(|| "the line is being formed".to_owned());
+        let done: f32 = seats.iter().map(|seat| share_done(&seat.state)).sum();
+        Self::NotReady { reason, progress: done / seats.len() as f32 }
+    }
+}
+
+fn share_done(state: &SeatState) -> f32 {
+    match state {
+        SeatState::Away { .. } | SeatState::Linked => 0.0,
+        SeatState::Assigned(StageState::Loading { permille, .. }) => f32::from(*permille) / 1000.0,
+        SeatState::Assigned(_) => 1.0,
+    }
 }
 
 /// How busy each stage was, from the timings that came back with verdicts and progress.

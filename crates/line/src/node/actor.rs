@@ -1,29 +1,24 @@
 //! The node's task: one loop over one closed set of events.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use net::{Link, LinkReceiver, LinkSender};
+use net::{Link, LinkSender, Role};
 use protocol::{
-    Assign, Command, Downstream, Fault, FaultKind, Generation, LinkRole, NodeId, Position, RefuseReason,
-    Report, RowsHello, StageIndex, StageState, ToFront, ToStage, Wire,
+    Assign, Command, Fault, FaultKind, Generation, LinkRole, NodeId, RefuseReason, Report, RowsHello,
+    StageIndex, StageState, ToFront, ToStage,
 };
-use stage::{Engine, EngineThread, Slot};
+use stage::Engine;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::dial::{Links, read_control};
+use super::place::Place;
 use super::seat::{EngineKey, EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
-use super::{Event, Greeted, NodeConfig, Place};
-use crate::greeting::{self, GreetError, accept, greet, refuse};
+use super::{Event, Greeted, NodeConfig};
+use crate::greeting::{self, GreetError, accept, refuse};
 use crate::source::LoadError;
 use crate::task::Task;
-use crate::work_link;
-
-/// First pause before a neighbour is dialled again.
-const REDIAL_MIN: Duration = Duration::from_millis(50);
-/// Longest such pause.
-const REDIAL_MAX: Duration = Duration::from_secs(2);
 
 /// The control link in use.
 struct Control {
@@ -31,8 +26,16 @@ struct Control {
     /// This stage's place, as the dialling side said.
     stage: StageIndex,
     sender: LinkSender,
-    peer: NodeId,
     _reader: Task,
+}
+
+impl Control {
+    /// Whether a newcomer takes the link's place: a front that comes itself needs nobody to pass its messages on.
+    /// Another front does not, nor the same one again while its link lives: two that share an identity would take the
+    /// stage from each other for ever.
+    fn gives_way_to(&self, newcomer: &LinkSender) -> bool {
+        self.sender.peer().role == Role::Stage && newcomer.peer().role == Role::Front
+    }
 }
 
 pub(super) struct Actor {
@@ -44,7 +47,7 @@ pub(super) struct Actor {
     engine: EngineSeat,
     /// A link for rows that came before this stage was ready for it.
     parked: Option<(Greeted, RowsHello)>,
-    /// When the engine is freed, if no front comes.
+    /// When a resting engine is freed. Only while there is no place for it.
     lease: Option<Instant>,
 }
 
@@ -64,12 +67,14 @@ impl Actor {
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
         loop {
-            let lease = self.lease;
+            // An engine that is still loading or finishing is looked at again when it rests.
+            let lease = self.lease.filter(|_| self.engine.is_resting());
             let event = tokio::select! {
                 event = inbox.recv() => event,
                 () = async { tokio::time::sleep_until(lease.unwrap_or_else(Instant::now)).await }, if lease.is_some() => {
+                    tracing::info!("no front needs the model; its memory is freed");
                     self.lease = None;
-                    self.end_lease();
+                    self.engine.free(&self.events);
                     continue;
                 }
             };
@@ -87,7 +92,7 @@ impl Actor {
             Event::ControlLost { link, reason } => self.control_lost(link, &reason),
             Event::Loaded(result) => self.loaded(result),
             Event::Loading { permille, what } => self.tell(StageState::Loading { permille, what }),
-            Event::Stopped(engine) => self.stopped(engine),
+            Event::Stopped(engine) => self.engine.stopped(engine),
             Event::Downstream(generation, sender) => {
                 if let Some(place) = self.place_in(generation) {
                     place.downstream = Some(sender);
@@ -128,7 +133,10 @@ impl Actor {
                     let _ = events.send(Event::Greeted(Box::new(Greeted { hello, sender, receiver }))).await;
                 }
                 Err(GreetError::Refused(reason)) => refuse(&sender, reason),
-                Err(error) => sender.close(&error.to_string()),
+                Err(error) => {
+                    tracing::warn!(peer = %sender.peer().address, "link closed: {error}");
+                    sender.close(&error.to_string());
+                }
             }
         });
     }
@@ -143,15 +151,18 @@ impl Actor {
         }
     }
 
-    /// A front, or a neighbour that relays, wants this stage. The same node may come again after a break.
+    /// A front, or a neighbour that relays, wants this stage.
     fn take_control(&mut self, stage: StageIndex, greeted: Greeted) {
         let Greeted { sender, mut receiver, .. } = greeted;
-        let peer = sender.peer().node;
-        if self.control.as_ref().is_some_and(|control| control.peer != peer) {
-            return refuse(&sender, RefuseReason::Busy);
+        if let Some(control) = &self.control {
+            if !control.gives_way_to(&sender) {
+                return refuse(&sender, RefuseReason::Busy);
+            }
+            control.sender.close("the front reaches the stage itself now");
+            self.leave("the front reaches the stage itself now");
         }
-        self.leave("the front connected again");
         if accept(&sender, &self.config.build).is_err() {
+            self.control = None;
             return;
         }
         self.links += 1;
@@ -169,7 +180,7 @@ impl Actor {
             }
         });
         self.lease = None;
-        self.control = Some(Control { number, stage, sender, peer, _reader: reader });
+        self.control = Some(Control { number, stage, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
     }
 
@@ -182,7 +193,10 @@ impl Actor {
         }
         match message.command {
             Command::Assign(assign) => self.assigned(message.generation, *assign),
-            Command::Release => self.leave("the front released the stage"),
+            Command::Release => {
+                self.leave("the front released the stage");
+                self.lease = Some(Instant::now());
+            }
             Command::Hint(hint) => {
                 if self.place_in(message.generation).is_some()
                     && let Some(engine) = self.engine.handle()
@@ -194,10 +208,11 @@ impl Actor {
     }
 
     /// A control message for a stage further down.
-    fn pass_on(&mut self, message: &ToStage) {
-        let relay = self.place.as_ref().and_then(|place| place.relay.as_ref());
-        if relay.is_none_or(|relay| greeting::send(relay, message).is_err()) {
-            tracing::debug!(to = %message.to, "no relay for a control message");
+    fn pass_on(&self, message: &ToStage) {
+        match self.place.as_ref().and_then(|place| place.relay.as_ref()) {
+            Some(relay) => greeting::tell(relay, message),
+            // The front hears of the lost relay, and asks again.
+            None => tracing::debug!(to = %message.to, "no relay for a control message"),
         }
     }
 
@@ -210,30 +225,16 @@ impl Actor {
         }
     }
 
-    fn end_lease(&mut self) {
-        if self.place.is_none() && matches!(self.engine, EngineSeat::Resting(..)) {
-            tracing::info!("no front came back; the model's memory is freed");
-            self.engine = EngineSeat::Empty;
-        }
-    }
-
     fn assigned(&mut self, generation: Generation, assign: Assign) {
         self.leave("assigned anew");
+        self.lease = None;
         tracing::info!(%generation, layers = %assign.layers, "assigned");
-        let relay_task = assign
-            .downstream
-            .clone()
-            .filter(|downstream| downstream.relay)
-            .map(|downstream| self.dial_relay(generation, assign.index, downstream));
-        self.place = Some(Place {
-            generation,
-            assign,
-            downstream: None,
-            downstream_task: None,
-            relay: None,
-            _relay_task: relay_task,
-            upstream_task: None,
-        });
+        let mut place = Place::new(generation, assign);
+        if let Some(next) = place.assign.downstream.clone().filter(|next| next.relay) {
+            let index = StageIndex(place.assign.index.0 + 1);
+            place.relay_task = Some(self.links(generation).relay(next, index));
+        }
+        self.place = Some(place);
     }
 
     /// Gives up the place in the line; the engine goes on resting.
@@ -243,34 +244,11 @@ impl Actor {
                 link.close(reason);
             }
         }
-        if matches!(self.engine, EngineSeat::Running(..))
-            && let EngineSeat::Running(key, thread) = std::mem::replace(&mut self.engine, EngineSeat::Empty)
-        {
-            self.engine = EngineSeat::Stopping(key);
-            let events = self.events.clone();
-            tokio::task::spawn_blocking(move || {
-                let _ = events.blocking_send(Event::Stopped(thread.join()));
-            });
-        }
-    }
-
-    fn stopped(&mut self, engine: Option<Box<dyn Engine>>) {
-        let EngineSeat::Stopping(key) = std::mem::replace(&mut self.engine, EngineSeat::Empty) else {
-            return;
-        };
-        let Some(mut engine) = engine else {
-            return; // It panicked; its memory is not to be trusted.
-        };
-        let n_slots = engine.shape().n_slots;
-        if (0..n_slots).all(|slot| engine.truncate(Slot(slot), Position(0)).is_ok()) {
-            self.engine = EngineSeat::Resting(key, engine);
-        }
+        self.engine.stop(&self.events);
     }
 
     fn loaded(&mut self, result: Result<Box<dyn Engine>, LoadError>) {
-        let EngineSeat::Loading(key) = std::mem::replace(&mut self.engine, EngineSeat::Empty) else {
-            return;
-        };
+        let Some(key) = self.engine.loaded() else { return };
         let wanted =
             self.place.as_ref().map(|place| &place.assign).filter(|assign| EngineKey::of(assign) == key);
         let failed = match (&result, wanted) {
@@ -283,10 +261,7 @@ impl Actor {
                 self.tell(StageState::Failed { reason });
                 self.leave("the stage could not load its layers");
             }
-            (None, Ok(engine)) => {
-                self.lease = self.place.is_none().then(|| Instant::now() + self.config.lease);
-                self.engine = EngineSeat::Resting(key, engine);
-            }
+            (None, Ok(engine)) => self.engine = EngineSeat::Resting(key, engine),
             (None, Err(_)) => {}
         }
     }
@@ -303,57 +278,39 @@ impl Actor {
         let Some(place) = &mut self.place else {
             return;
         };
-        let key = EngineKey::of(&place.assign);
-        let resting = match &self.engine {
-            EngineSeat::Resting(held, engine) if *held == key => Some(engine.shape().row_width),
-            EngineSeat::Resting(..) | EngineSeat::Empty => {
-                self.engine = EngineSeat::Empty;
-                return self.load(key);
+        let row_width = match &self.engine {
+            EngineSeat::Resting(held, engine) if *held == EngineKey::of(&place.assign) => {
+                engine.shape().row_width
             }
-            EngineSeat::Loading(_) | EngineSeat::Stopping(_) | EngineSeat::Running(..) => None,
+            EngineSeat::Resting(..) => return self.engine.free(&self.events),
+            EngineSeat::Empty => {
+                let source = Arc::clone(&self.config.source);
+                return self.engine.load(source, place.assign.clone(), self.events.clone());
+            }
+            EngineSeat::Running(..) => return self.unpark(),
+            EngineSeat::Loading(_) | EngineSeat::Stopping(_) => return,
         };
-        let Some(row_width) = resting else {
-            return self.unpark();
-        };
-        match (place.assign.downstream.clone(), &place.downstream) {
-            (Some(next), None) => {
+        match place.assign.downstream.clone() {
+            Some(next) if place.downstream.is_none() => {
                 if place.downstream_task.is_none() {
-                    let task = self.dial_downstream(next, row_width as u32);
+                    let (generation, hello) = (place.generation, place.hello(row_width as u32));
+                    let task = self.links(generation).downstream(next, hello);
                     if let Some(place) = &mut self.place {
                         place.downstream_task = Some(task);
                     }
                     self.tell(StageState::Linking);
                 }
             }
-            (Some(_), Some(_)) | (None, _) => {
+            Some(_) | None => {
                 self.run_engine();
                 self.unpark();
             }
         }
     }
 
-    fn load(&mut self, key: EngineKey) {
-        let Some(place) = &self.place else {
-            return;
-        };
-        let (source, assign) = (Arc::clone(&self.config.source), place.assign.clone());
-        let (events, progress) = (self.events.clone(), self.events.clone());
-        self.engine = EngineSeat::Loading(key);
-        tokio::task::spawn_blocking(move || {
-            let result = source.load(&assign, &mut |permille, what| {
-                // Progress is for people: what does not fit is not missed.
-                let _ = progress.try_send(Event::Loading { permille, what: what.to_owned() });
-            });
-            let _ = events.blocking_send(Event::Loaded(result));
-        });
-    }
-
     /// The engine starts to work in the current generation, and the front hears that the stage is ready.
     fn run_engine(&mut self) {
-        let (Some(place), Some(control)) = (&mut self.place, &self.control) else {
-            return;
-        };
-        let EngineSeat::Resting(key, engine) = std::mem::replace(&mut self.engine, EngineSeat::Empty) else {
+        let (Some(place), Some(control)) = (&self.place, &self.control) else {
             return;
         };
         let sink = LinkSink {
@@ -364,31 +321,36 @@ impl Actor {
         };
         let name = format!("stage-{}", place.assign.index);
         let config = stage_config(place.assign.row_dtype);
-        match EngineThread::spawn(&name, engine, config, Box::new(sink)) {
-            Ok(thread) => {
-                let shape = thread.handle().shape().clone();
-                self.engine = EngineSeat::Running(key, thread);
-                self.tell(StageState::Ready {
-                    row_width: shape.row_width as u32,
-                    weight_bytes: shape.weight_bytes,
-                    kv_bytes: shape.kv_bytes,
-                });
-            }
-            Err(error) => {
-                self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") })
-            }
+        if let Err(error) = self.engine.run(&name, config, Box::new(sink)) {
+            return self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") });
+        }
+        if let Some(engine) = self.engine.handle() {
+            let shape = engine.shape();
+            self.tell(StageState::Ready {
+                row_width: shape.row_width as u32,
+                weight_bytes: shape.weight_bytes,
+                kv_bytes: shape.kv_bytes,
+            });
         }
     }
 
     /// Rows may come from the one node that the front named, in the current generation, once the engine runs. A link
     /// that comes early is answered later; a newer one takes its place.
     fn take_rows(&mut self, greeted: Greeted, hello: RowsHello) {
-        let current = self.place.as_ref().map(|place| place.generation);
-        if current.is_some_and(|current| hello.generation < current) {
-            return refuse(&greeted.sender, RefuseReason::NotAssigned { generation: hello.generation });
+        if let Some(place) = &self.place
+            && let Err(reason) = place.admit(peer(&greeted), &hello)
+        {
+            return refuse(&greeted.sender, reason);
         }
-        if let Some((old, _)) = self.parked.replace((greeted, hello)) {
-            old.sender.close("a newer link took its place");
+        match &mut self.parked {
+            Some((_, waiting)) if waiting.generation > hello.generation => {
+                refuse(&greeted.sender, RefuseReason::NotAssigned { generation: hello.generation });
+            }
+            parked => {
+                if let Some((old, _)) = parked.replace((greeted, hello)) {
+                    old.sender.close("a newer link took its place");
+                }
+            }
         }
     }
 
@@ -401,83 +363,24 @@ impl Actor {
         else {
             return;
         };
-        if let Err(reason) = check_rows(place, engine.shape(), greeted.sender.peer().node, &hello) {
+        let admitted =
+            place.admit(peer(&greeted), &hello).and_then(|()| Place::admit_width(engine.shape(), &hello));
+        if let Err(reason) = admitted {
             return refuse(&greeted.sender, reason);
         }
         if accept(&greeted.sender, &self.config.build).is_err() {
             return;
         }
-        let (generation, events) = (place.generation, self.events.clone());
-        let Greeted { sender, mut receiver, .. } = greeted;
-        place.upstream_task = Some(Task::spawn(async move {
-            let reason = loop {
-                match work_link::recv(&mut receiver).await {
-                    Ok(frame) => {
-                        if let Err(refused) = engine.frame(frame) {
-                            break refused.to_string();
-                        }
-                    }
-                    Err(error) => break error.to_string(),
-                }
-            };
-            sender.close(&reason);
-            let _ = events.send(Event::UpstreamLost(generation, reason)).await;
-        }));
+        let links = Links {
+            config: Arc::clone(&self.config),
+            events: self.events.clone(),
+            generation: place.generation,
+        };
+        place.upstream_task = Some(links.upstream(greeted.sender, greeted.receiver, engine));
     }
 
-    /// Dials the next stage until it accepts or refuses for good, then watches the link.
-    fn dial_downstream(&self, next: Downstream, row_width: u32) -> Task {
-        let Some(place) = &self.place else {
-            return Task::spawn(async {});
-        };
-        let (generation, assign) = (place.generation, &place.assign);
-        let hello = RowsHello {
-            generation,
-            to: StageIndex(assign.index.0 + 1),
-            model: assign.model,
-            layer: assign.layers.end,
-            row_width,
-            row_dtype: assign.row_dtype,
-            context: assign.context,
-        };
-        let (config, events) = (Arc::clone(&self.config), self.events.clone());
-        Task::spawn(async move {
-            let role = LinkRole::Rows(hello);
-            let reason = match dial_until(&config, &next, role, None).await {
-                Ok((sender, mut receiver)) => {
-                    let _ = events.send(Event::Downstream(generation, sender)).await;
-                    match receiver.recv().await {
-                        Ok(_) => "unexpected bytes".to_owned(),
-                        Err(error) => error.to_string(),
-                    }
-                }
-                Err(refused) => refused.to_string(),
-            };
-            let _ = events.send(Event::DownstreamLost(generation, reason)).await;
-        })
-    }
-
-    /// Dials the neighbour that the front cannot reach, then passes its reports on.
-    fn dial_relay(&self, generation: Generation, index: StageIndex, next: Downstream) -> Task {
-        let (config, events) = (Arc::clone(&self.config), self.events.clone());
-        Task::spawn(async move {
-            let role = LinkRole::Control { stage: StageIndex(index.0 + 1) };
-            let reason = match dial_until(&config, &next, role, Some(config.heartbeat)).await {
-                Ok((sender, mut receiver)) => {
-                    let _ = events.send(Event::RelayUp(generation, sender)).await;
-                    loop {
-                        match read_control::<ToFront>(&mut receiver).await {
-                            Ok(report) => {
-                                let _ = events.send(Event::RelayReport(generation, Box::new(report))).await;
-                            }
-                            Err(reason) => break reason,
-                        }
-                    }
-                }
-                Err(refused) => refused.to_string(),
-            };
-            let _ = events.send(Event::RelayLost(generation, reason)).await;
-        })
+    fn links(&self, generation: Generation) -> Links {
+        Links { config: Arc::clone(&self.config), events: self.events.clone(), generation }
     }
 
     fn place_in(&mut self, generation: Generation) -> Option<&mut Place> {
@@ -496,77 +399,12 @@ impl Actor {
     }
 
     fn send(&self, message: &ToFront) {
-        if let Some(control) = &self.control
-            && let Err(error) = greeting::send(&control.sender, message)
-        {
-            tracing::debug!("a report could not be sent: {error}");
+        if let Some(control) = &self.control {
+            greeting::tell(&control.sender, message);
         }
     }
 }
 
-/// The next message on a control link.
-pub(crate) async fn read_control<M: Wire>(receiver: &mut LinkReceiver) -> Result<M, String> {
-    let received = receiver.recv().await.map_err(|error| error.to_string())?;
-    M::decode(&received.bytes).map_err(|error| format!("not a control message: {error}"))
-}
-
-/// Dials until the other side accepts. A refusal that time may heal is tried again, with growing pauses.
-async fn dial_until(
-    config: &NodeConfig,
-    next: &Downstream,
-    role: LinkRole,
-    heartbeat: Option<net::Heartbeat>,
-) -> Result<(LinkSender, LinkReceiver), RefuseReason> {
-    let mut options = config.dial.clone();
-    options.link.heartbeat = heartbeat;
-    let mut pause = REDIAL_MIN;
-    loop {
-        match net::dial(&next.address, &config.identity, next.node, &options).await {
-            Ok(link) => match greet(link, role.clone(), &config.build).await {
-                Ok(ends) => return Ok(ends),
-                Err(GreetError::Refused(reason)) if is_final(&reason) => return Err(reason),
-                Err(error) => tracing::debug!(address = next.address, "no link yet: {error}"),
-            },
-            Err(error) => tracing::debug!(address = next.address, "no link yet: {error}"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(REDIAL_MAX);
-    }
-}
-
-/// Whether dialling again in this generation is pointless.
-const fn is_final(reason: &RefuseReason) -> bool {
-    match reason {
-        RefuseReason::Version { .. } | RefuseReason::WrongPeer | RefuseReason::Mismatch { .. } => true,
-        RefuseReason::Busy | RefuseReason::NotAssigned { .. } => false,
-    }
-}
-
-/// Compares what the sender of rows believes with what this stage was told.
-fn check_rows(
-    place: &Place,
-    shape: &stage::EngineShape,
-    peer: NodeId,
-    hello: &RowsHello,
-) -> Result<(), RefuseReason> {
-    let assign = &place.assign;
-    if hello.generation != place.generation {
-        return Err(RefuseReason::NotAssigned { generation: hello.generation });
-    }
-    if peer != assign.upstream {
-        return Err(RefuseReason::WrongPeer);
-    }
-    let width = if shape.is_first { 0 } else { shape.row_width as u32 };
-    let fields = [
-        ("stage", assign.index.to_string(), hello.to.to_string()),
-        ("model", assign.model.to_string(), hello.model.to_string()),
-        ("first layer", assign.layers.start.to_string(), hello.layer.to_string()),
-        ("row width", width.to_string(), hello.row_width.to_string()),
-        ("row dtype", format!("{:?}", assign.row_dtype), format!("{:?}", hello.row_dtype)),
-        ("context", assign.context.to_string(), hello.context.to_string()),
-    ];
-    match fields.into_iter().find(|(_, ours, theirs)| ours != theirs) {
-        None => Ok(()),
-        Some((field, ours, theirs)) => Err(RefuseReason::Mismatch { field: field.to_owned(), ours, theirs }),
-    }
+fn peer(greeted: &Greeted) -> NodeId {
+    greeted.sender.peer().node
 }

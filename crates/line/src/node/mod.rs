@@ -5,6 +5,8 @@
 //! Does not know: where engines come from, or anything about requests.
 
 mod actor;
+mod dial;
+mod place;
 mod seat;
 mod sink;
 
@@ -12,14 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::{DialOptions, Identity, Link, LinkReceiver, LinkSender, Listener};
-use protocol::{Assign, Generation, Hello, NodeId, ToFront, ToStage};
+use protocol::{Generation, Hello, NodeId, ToFront, ToStage};
 use stage::Engine;
 use tokio::sync::mpsc;
 
 use crate::source::{EngineSource, LoadError};
-
 use crate::task::Task;
-pub(crate) use actor::read_control;
+pub(crate) use dial::read_control;
 
 /// Events that may wait for the node's task. They are rare (no work passes here); senders wait when it is full.
 const EVENTS: usize = 256;
@@ -98,7 +99,7 @@ enum Event {
     Loaded(Result<Box<dyn Engine>, LoadError>),
     /// How far the loading is.
     Loading { permille: u16, what: String },
-    /// The engine thread has ended; the engine, unless it panicked.
+    /// The engine has stopped; it is given unless it panicked or was freed.
     Stopped(Option<Box<dyn Engine>>),
     /// The next stage takes rows.
     Downstream(Generation, LinkSender),
@@ -119,20 +120,4 @@ struct Greeted {
     hello: Hello,
     sender: LinkSender,
     receiver: LinkReceiver,
-}
-
-/// The place that a node has in a line.
-struct Place {
-    generation: Generation,
-    assign: Assign,
-    /// To the next stage, once it has accepted.
-    downstream: Option<LinkSender>,
-    /// Dials the next stage, then watches the link.
-    downstream_task: Option<Task>,
-    /// To the relayed neighbour, while it is there.
-    relay: Option<LinkSender>,
-    /// Dials the relayed neighbour, then reads from it.
-    _relay_task: Option<Task>,
-    /// Reads work.
-    upstream_task: Option<Task>,
 }

@@ -1,7 +1,7 @@
 //! Where a stage's results go: straight from the engine thread into the links' queues.
 
 use net::LinkSender;
-use protocol::{Fault, FaultKind, Frame, Generation, Report, StageIndex, ToFront};
+use protocol::{Fault, FaultKind, Frame, Generation, Report, StageIndex, ToFront, Work};
 use stage::Sink;
 
 use crate::{greeting, work_link};
@@ -22,15 +22,19 @@ impl Sink for LinkSink {
             return; // The tail's frames end here.
         };
         if let Err(error) = work_link::send(downstream, &frame) {
+            // The sequence has lost a frame and cannot go on. If that frame was its end, nothing else would ever give
+            // its memory back on the stages below: the whole generation is given up.
+            let seq = match &frame.work {
+                Work::Close(_) => None,
+                work => Some(work.seq()),
+            };
             let kind = FaultKind::Link { reason: error.to_string() };
-            self.report(Report::Fault(Fault { seq: Some(frame.work.seq()), kind }));
+            self.report(Report::Fault(Fault { seq, kind }));
         }
     }
 
     fn report(&self, report: Report) {
         let message = ToFront { from: self.stage, generation: self.generation, report };
-        if let Err(error) = greeting::send(&self.control, &message) {
-            tracing::debug!("a report could not be sent: {error}"); // The front notices the lost link itself.
-        }
+        greeting::tell(&self.control, &message);
     }
 }

@@ -1,0 +1,228 @@
+//! The roster by its actions.
+
+use super::*;
+
+const FRONT: NodeId = NodeId([255; 32]);
+
+fn node(at: u16) -> NodeId {
+    NodeId([at as u8 + 1; 32])
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn ready() -> StageState {
+    StageState::Ready { row_width: 8, weight_bytes: 1, kv_bytes: 1 }
+}
+
+fn roster(n: u16, relay: bool) -> Roster {
+    let plan = LinePlan {
+        model: ModelId([7; 32]),
+        n_layers: u32::from(n) * 2,
+        ranges: (0..u32::from(n)).map(|i| LayerRange { start: 2 * i, end: 2 * i + 2 }).collect(),
+        addresses: (0..n).map(|i| Some(format!("host:{i}"))).collect(),
+        context: 64,
+        n_slots: 2,
+        max_rows: 16,
+        row_dtype: RowDtype::F32,
+        kv: KvType::F16,
+        exact: false,
+    };
+    Roster::new(plan, FRONT, Generation(10), RelayPolicy { always: relay, n_own: 0 })
+}
+
+fn actions(roster: &mut Roster) -> Vec<Action> {
+    std::iter::from_fn(|| roster.poll_action()).collect()
+}
+
+/// The stages assigned by the actions so far, with generation, upstream and downstream.
+fn assigned(roster: &mut Roster) -> Vec<(u16, u64, NodeId, Option<Downstream>)> {
+    actions(roster)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Send(ToStage { to, generation, command: Command::Assign(assign) }) => {
+                assert_eq!(assign.index, to);
+                Some((to.0, generation.0, assign.upstream, assign.downstream))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn link_all(roster: &mut Roster, n: u16) {
+    for at in 0..n {
+        roster.handle_linked(StageIndex(at), node(at), 1, false, ms(1));
+    }
+}
+
+fn bring_up(roster: &mut Roster, n: u16) {
+    link_all(roster, n);
+    let generation = roster.generation();
+    for at in 0..n {
+        roster.handle_state(StageIndex(at), generation, ready(), ms(2));
+    }
+    roster.handle_work_link(generation, ms(3));
+    assert!(roster.is_up());
+    actions(roster);
+}
+
+#[test]
+fn stages_are_assigned_once_their_neighbours_are_known() {
+    let mut line = roster(3, false);
+    line.handle_linked(StageIndex(1), node(1), 1, false, ms(1));
+    assert_eq!(assigned(&mut line), []);
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    let to_1 = Downstream { address: "host:1".into(), node: Some(node(1)), relay: false };
+    assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
+    line.handle_linked(StageIndex(2), node(2), 1, false, ms(1));
+    let to_2 = Downstream { address: "host:2".into(), node: Some(node(2)), relay: false };
+    assert_eq!(assigned(&mut line), [(1, 10, node(0), Some(to_2)), (2, 10, node(1), None)]);
+}
+
+#[test]
+fn a_line_is_up_when_all_are_ready_and_work_is_linked() {
+    let mut line = roster(2, false);
+    link_all(&mut line, 2);
+    actions(&mut line);
+    line.handle_state(StageIndex(1), Generation(10), ready(), ms(2));
+    line.handle_state(StageIndex(0), Generation(10), StageState::Linking, ms(2));
+    assert_eq!(actions(&mut line), []);
+    line.handle_state(StageIndex(0), Generation(10), ready(), ms(2));
+    assert_eq!(actions(&mut line), [Action::DialWork(Generation(10))]);
+    line.handle_work_link(Generation(9), ms(3));
+    assert!(!line.is_up());
+    line.handle_work_link(Generation(10), ms(3));
+    assert_eq!(actions(&mut line), [Action::Up(Generation(10))]);
+}
+
+#[test]
+fn a_lost_stage_ends_the_generation_and_its_return_forms_the_next() {
+    let mut line = roster(2, false);
+    bring_up(&mut line, 2);
+    line.handle_lost(StageIndex(1), "killed".into(), ms(50));
+    assert_eq!(actions(&mut line), [Action::Lost { reason: "stage 1: killed".into() }]);
+    assert!(!line.is_up());
+    line.handle_linked(StageIndex(1), node(1), 2, false, ms(90));
+    let again = assigned(&mut line);
+    assert_eq!(again.iter().map(|a| (a.0, a.1)).collect::<Vec<_>>(), [(0, 11), (1, 11)]);
+    line.handle_state(StageIndex(0), Generation(10), ready(), ms(95));
+    assert!(matches!(line.seats()[0].state, SeatState::Assigned(StageState::Loading { .. })), "old news");
+}
+
+#[test]
+fn failures_are_retried_with_growing_pauses() {
+    let mut line = roster(1, false);
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(0));
+    let mut now = ms(0);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        actions(&mut line);
+        let generation = line.generation();
+        line.handle_state(StageIndex(0), generation, StageState::Failed { reason: "no model".into() }, now);
+        assert_eq!(actions(&mut line), [Action::Lost { reason: "stage 0: no model".into() }]);
+        assert_eq!(line.seats()[0].failed.as_deref(), Some("no model"));
+        let until = line.next_deadline().unwrap();
+        pauses.push((until - now).as_millis());
+        line.handle_timeout(until - ms(1));
+        assert_eq!(actions(&mut line), []);
+        now = until;
+        line.handle_timeout(now);
+        assert_eq!((line.next_deadline(), &line.seats()[0].failed), (None, &None));
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+}
+
+#[test]
+fn relayed_stages_are_assigned_one_after_the_other() {
+    let mut line = roster(3, true);
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    let to_1 = Downstream { address: "host:1".into(), node: None, relay: true };
+    assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
+    line.handle_linked(StageIndex(1), node(1), 1, true, ms(2));
+    assert_eq!(assigned(&mut line)[0].0, 1);
+    assert_eq!(line.route(StageIndex(2)), StageIndex(0));
+    line.handle_linked(StageIndex(2), node(2), 1, true, ms(3));
+    assert_eq!(assigned(&mut line), [(2, 10, node(1), None)]);
+    for at in 0..3 {
+        line.handle_state(StageIndex(at), Generation(10), ready(), ms(4));
+    }
+    line.handle_work_link(Generation(10), ms(5));
+    assert!(line.is_up());
+    line.handle_fault(StageIndex(1), Generation(10), "link lost", ms(6));
+    assert!(!line.is_up());
+    assert!(line.seats()[1..].iter().all(|seat| matches!(seat.state, SeatState::Away { .. })));
+    assert_eq!(line.seats()[0].state, SeatState::Linked, "the others are linked to anew from here");
+}
+
+#[test]
+fn a_neighbour_that_relays_is_told_when_the_stage_has_moved() {
+    let mut line = roster(2, true);
+    line.handle_address(StageIndex(1), None, ms(0));
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    assert_eq!(assigned(&mut line), [], "there is no address to dial yet");
+    for (generation, port) in [(10, "host:5"), (11, "host:6")] {
+        line.handle_address(StageIndex(1), Some(port.into()), ms(2));
+        let to_1 = Downstream { address: port.into(), node: None, relay: true };
+        assert_eq!(assigned(&mut line), [(0, generation, FRONT, Some(to_1))]);
+    }
+    line.handle_address(StageIndex(1), Some("host:6".into()), ms(3));
+    assert_eq!(assigned(&mut line), [], "nothing has changed");
+}
+
+#[test]
+fn a_stage_that_cannot_be_dialled_for_a_while_is_relayed_by_a_linked_neighbour() {
+    let mut line = roster(2, false);
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(5000));
+    assert!(!line.seats()[1].relayed, "nobody could relay yet");
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(6000));
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(6001));
+    let to_1 = Downstream { address: "host:1".into(), node: None, relay: true };
+    assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
+    line.handle_linked(StageIndex(1), node(1), 1, false, ms(6002));
+    assert!(!line.seats()[1].relayed, "a direct link wins");
+    assert_eq!(line.generation(), Generation(11));
+}
+
+#[test]
+fn a_stage_that_restarts_or_refuses_is_not_relayed() {
+    let mut line = roster(2, false);
+    bring_up(&mut line, 2);
+    line.handle_lost(StageIndex(1), "killed".into(), ms(10_000));
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(10_500));
+    assert!(!line.seats()[1].relayed, "it may be back in a moment");
+    line.handle_refused(StageIndex(1), "busy".into());
+    assert!(!line.seats()[1].relayed, "it would refuse the neighbour, too");
+    assert_eq!(line.seats()[1].state, SeatState::Away { reason: "busy".into() });
+}
+
+#[test]
+fn a_stage_in_the_fronts_own_process_reaches_no_more_than_the_front() {
+    let mut line = roster(3, false);
+    line.relay.n_own = 1;
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(9000));
+    assert!(!line.seats()[1].relayed);
+}
+
+#[test]
+fn a_stage_that_comes_back_ends_the_pause() {
+    let mut line = roster(2, false);
+    bring_up(&mut line, 2);
+    line.handle_fault(StageIndex(0), Generation(10), "link to the next stage: gone", ms(50));
+    line.handle_lost(StageIndex(1), "killed".into(), ms(51));
+    actions(&mut line);
+    assert!(line.next_deadline().is_some(), "the fault alone asks for a pause");
+    line.handle_linked(StageIndex(1), node(1), 2, false, ms(60));
+    assert_eq!(assigned(&mut line).len(), 2);
+}
+
+#[test]
+fn a_line_that_is_silent_for_too_long_is_formed_anew() {
+    let mut line = roster(1, false);
+    line.handle_silence(Duration::from_secs(9), ms(0));
+    assert_eq!(actions(&mut line), [], "it is not up");
+    bring_up(&mut line, 1);
+    line.handle_silence(Duration::from_secs(9), ms(50));
+    assert_eq!(actions(&mut line), [Action::Lost { reason: "nothing came back for 9 s".into() }]);
+}
