@@ -38,3 +38,56 @@ impl Sink for LinkSink {
         greeting::tell(&self.control, &message);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use net::{LinkOptions, LinkReceiver, PeerInfo, Role, memory_pair};
+    use protocol::{Chunk, Close, NodeId, Position, SeqId, Token, Wire};
+
+    use super::*;
+
+    /// A link that takes one small frame, and the end where nobody reads.
+    fn narrow(inbox_bytes: usize) -> (LinkSender, net::Link) {
+        let peer = || PeerInfo { node: NodeId([1; 32]), role: Role::Stage, address: "test".into() };
+        let options = LinkOptions { inbox_bytes, ..LinkOptions::default() };
+        let (ours, theirs) = memory_pair(peer(), peer(), &options);
+        (ours.split().0, theirs)
+    }
+
+    async fn reported(reports: &mut LinkReceiver) -> Report {
+        ToFront::decode(&reports.recv().await.unwrap().bytes).unwrap().report
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_cannot_travel_fails_its_sequence_and_an_end_that_cannot_the_generation() {
+        let (control, front) = narrow(1 << 20);
+        let mut reports = front.split().1;
+        let (downstream, _next) = narrow(1);
+        let sink = LinkSink {
+            stage: StageIndex(0),
+            generation: Generation(1),
+            control,
+            downstream: Some(downstream),
+        };
+        let seq = SeqId(5);
+        let chunk = Work::Chunk(Chunk { seq, base: Position(0), tokens: vec![Token(1)] });
+        sink.forward(Frame::new(chunk.clone()));
+        sink.forward(Frame::new(chunk));
+        sink.forward(Frame::new(Work::Close(Close { seq })));
+        for expected in [Some(seq), None] {
+            let Report::Fault(fault) = reported(&mut reports).await else { panic!("no fault") };
+            assert_eq!(fault.seq, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_report_that_cannot_be_sent_ends_the_control_link() {
+        let (control, front) = narrow(1);
+        let sink = LinkSink { stage: StageIndex(0), generation: Generation(1), control, downstream: None };
+        sink.report(Report::Closed(SeqId(1)));
+        sink.report(Report::Closed(SeqId(2)));
+        let mut reports = front.split().1;
+        assert_eq!(reported(&mut reports).await, Report::Closed(SeqId(1)));
+        assert!(matches!(reports.recv().await, Err(net::LinkError::Closed { .. })));
+    }
+}

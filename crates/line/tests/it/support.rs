@@ -18,14 +18,14 @@ use tokio::task::JoinHandle;
 /// No wait in these tests takes longer on a machine that is merely slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const N_VOCAB: usize = 256;
-const SLOTS: u16 = 4;
-const WIDTH: usize = 64;
-const CONTEXT: u32 = 4096;
+pub(crate) const SLOTS: u16 = 4;
+pub(crate) const WIDTH: usize = 64;
+pub(crate) const CONTEXT: u32 = 4096;
 
 /// Null engines; every load is counted.
-struct NullSource {
-    pub(crate) time: CallTime,
-    pub(crate) loads: watch::Sender<u32>,
+pub(crate) struct NullSource {
+    time: CallTime,
+    loads: watch::Sender<u32>,
 }
 
 impl EngineSource for NullSource {
@@ -46,7 +46,7 @@ impl EngineSource for NullSource {
     }
 }
 
-fn model() -> ModelId {
+pub(crate) fn model() -> ModelId {
     ModelId([42; 32])
 }
 
@@ -64,25 +64,30 @@ pub(crate) struct TestStage {
 
 impl TestStage {
     pub(crate) async fn start(identity: Identity, time: CallTime) -> Self {
-        Self::start_at("127.0.0.1:0", identity, time).await
+        let (loads, seen) = watch::channel(0);
+        Self::start_with(identity, Arc::new(NullSource { time, loads }), seen, PATIENCE).await
     }
 
-    pub(crate) async fn start_at(address: &str, identity: Identity, time: CallTime) -> Self {
-        let options = ListenerOptions::default();
-        let listener = Listener::bind(address, &identity, options).await.unwrap();
+    /// A stage with engines from elsewhere, which it keeps for `lease` when its front is gone.
+    pub(crate) async fn start_with(
+        identity: Identity,
+        source: Arc<dyn EngineSource>,
+        loads: watch::Receiver<u32>,
+        lease: Duration,
+    ) -> Self {
+        let listener = Listener::bind("127.0.0.1:0", &identity, ListenerOptions::default()).await.unwrap();
         let address = listener.local_addr().to_string();
-        let (loads, seen) = watch::channel(0);
         let node = Node::start(NodeConfig {
             identity,
-            source: Arc::new(NullSource { time, loads }),
+            source,
             build: "test".into(),
             dial: dial_options(),
             heartbeat: heartbeat(),
-            lease: PATIENCE,
+            lease,
         });
         let server = node.clone();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
-        Self { node, address, loads: seen, serving }
+        Self { node, address, loads, serving }
     }
 
     /// Ends the stage as if its process had been killed.
@@ -110,6 +115,7 @@ pub(crate) struct LineOptions {
     pub(crate) relay: bool,
     pub(crate) row_dtype: RowDtype,
     pub(crate) time: CallTime,
+    pub(crate) heartbeat: Heartbeat,
 }
 
 impl Default for LineOptions {
@@ -120,6 +126,7 @@ impl Default for LineOptions {
             relay: false,
             row_dtype: RowDtype::F32,
             time: CallTime::default(),
+            heartbeat: heartbeat(),
         }
     }
 }
@@ -154,7 +161,7 @@ impl TestLine {
     }
 }
 
-fn front_config(
+pub(crate) fn front_config(
     identity: Identity,
     stages: Vec<StageSpec>,
     addresses: Vec<Option<String>>,
@@ -179,7 +186,7 @@ fn front_config(
         stages,
         scheduler: scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32),
         dial: dial_options(),
-        heartbeat: heartbeat(),
+        heartbeat: options.heartbeat,
         local_link: LinkOptions::default(),
         relay: options.relay,
         first_generation: Generation(1000),
@@ -196,6 +203,46 @@ pub(crate) async fn ready(front: &Front) {
     if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
         panic!("never ready: {:?}", front.readiness());
     }
+}
+
+/// Waits until the front has noticed that the line is broken.
+pub(crate) async fn lost(front: &Front, within: Duration) {
+    let mut changes = front.changes();
+    tokio::time::timeout(within, async {
+        while front.readiness() == LineReadiness::Ready {
+            changes.changed().await.unwrap();
+        }
+    })
+    .await
+    .expect("the loss is noticed");
+}
+
+/// Waits until the line is not ready for a reason that contains `part`.
+pub(crate) async fn not_ready_because(front: &Front, part: &str) {
+    let mut changes = front.changes();
+    let waiting = async {
+        loop {
+            match front.readiness() {
+                LineReadiness::NotReady { reason, .. } if reason.contains(part) => return,
+                _ => changes.changed().await.unwrap(),
+            }
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        panic!("not because of {part:?}: {:?}", front.readiness());
+    }
+}
+
+/// Memory is given back once every stage has heard of the end.
+pub(crate) async fn no_live_sequences(front: &Front, within: Duration) {
+    let mut changes = front.changes();
+    tokio::time::timeout(within, async {
+        while !front.snapshot().sequences.is_empty() {
+            changes.changed().await.unwrap();
+        }
+    })
+    .await
+    .expect("every sequence ends");
 }
 
 pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {

@@ -1,12 +1,14 @@
-//! A front and its stages over real TLS links, with engines that compute nothing: forming, serving, losing, returning.
-
-mod support;
+//! Forming, serving, losing, returning.
 
 use protocol::{RowDtype, Token};
 use scheduler::{Event, Failure, Finish, Refusal};
 use stage::null::CallTime;
 use std::time::Duration;
-use support::{LineOptions, PATIENCE, TestLine, TestStage, check, collect, expected, ready, request};
+
+use crate::support::{
+    LineOptions, PATIENCE, TestLine, TestStage, check, collect, expected, lost, no_live_sequences, ready,
+    request,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_of_any_length_say_what_plain_decoding_says() {
@@ -61,19 +63,7 @@ async fn many_requests_share_the_line() {
         assert_eq!(tokens, expected(&prompt, 30));
         assert!(matches!(last, Event::Done { finish: Finish::Length, .. }));
     }
-    assert!(line.front.snapshot().sequences.is_empty() || no_live_sequences(&line).await);
-}
-
-/// Memory is given back once every stage has heard of the end.
-async fn no_live_sequences(line: &TestLine) -> bool {
-    let mut changes = line.front.changes();
-    tokio::time::timeout(PATIENCE, async {
-        while !line.front.snapshot().sequences.is_empty() {
-            changes.changed().await.unwrap();
-        }
-    })
-    .await
-    .is_ok()
+    no_live_sequences(&line.front, PATIENCE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +82,7 @@ async fn a_cancelled_request_ends_at_once_and_frees_its_memory_everywhere() {
     line.front.cancel(id);
     let (_, last) = collect(events).await;
     assert!(matches!(last, Event::Done { finish: Finish::Cancelled, .. }));
-    assert!(no_live_sequences(&line).await);
+    no_live_sequences(&line.front, PATIENCE).await;
     check(&line.front, &[4, 4], 10).await;
 }
 
@@ -139,20 +129,8 @@ async fn a_relayed_stage_that_moved_is_found_again() {
         let stage = TestStage::start(line.identities[at].clone(), CallTime::default()).await;
         line.addresses[at].send(Some(stage.address.clone())).unwrap();
         line.stages.insert(at, stage);
-        lost(&line).await;
+        lost(&line.front, PATIENCE).await;
         ready(&line.front).await;
         check(&line.front, &[7], 10).await;
     }
-}
-
-/// Waits until the front has noticed that the line is broken.
-async fn lost(line: &TestLine) {
-    let mut changes = line.front.changes();
-    tokio::time::timeout(PATIENCE, async {
-        while line.front.readiness() == line::LineReadiness::Ready {
-            changes.changed().await.unwrap();
-        }
-    })
-    .await
-    .expect("the loss is noticed");
 }

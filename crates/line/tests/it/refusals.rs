@@ -1,0 +1,104 @@
+//! Who is refused, and that both sides know why.
+
+use net::{ClusterRoot, Identity, LinkError, Role};
+use protocol::{
+    Generation, Hello, HelloReply, LinkRole, ModelId, PROTOCOL_VERSION, RefuseReason, RowDtype, RowsHello,
+    StageIndex,
+};
+use stage::null::CallTime;
+
+use crate::by_hand::{GENERATION, Log, assign, control, hello, rows, say, tail_of_two};
+use crate::support::{PATIENCE, TestStage, WIDTH};
+
+/// A cluster with two fronts and three stages.
+struct Cluster {
+    fronts: [Identity; 2],
+    stages: [Identity; 3],
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let root = ClusterRoot::new().unwrap();
+        Self {
+            fronts: [(); 2].map(|()| root.issue(Role::Front, None).unwrap()),
+            stages: [(); 3].map(|()| root.issue(Role::Stage, None).unwrap()),
+        }
+    }
+}
+
+/// Says `hello` and expects the refusal in the answer, in the close of the link, and in the stage's log.
+async fn refused(stage: &TestStage, by: &Identity, hello: Hello, expected: RefuseReason) {
+    let log = Log::default();
+    let _logged = tracing::subscriber::set_default(log.clone());
+    let mut link = say(stage, by, &hello).await;
+    assert_eq!(link.reply, HelloReply::Refuse(expected.clone()));
+    let end = tokio::time::timeout(PATIENCE, link.receiver.recv()).await.expect("the link ends");
+    assert_eq!(end, Err(LinkError::Closed { reason: expected.to_string() }));
+    assert!(log.contains(&format!("link refused: {expected}")));
+}
+
+fn differs(field: &str, ours: impl ToString, theirs: impl ToString) -> RefuseReason {
+    RefuseReason::Mismatch { field: field.into(), ours: ours.to_string(), theirs: theirs.to_string() }
+}
+
+#[tokio::test]
+async fn another_version_is_refused() {
+    let cluster = Cluster::new();
+    let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
+    let theirs = PROTOCOL_VERSION + 1;
+    let reason = RefuseReason::Version { ours: PROTOCOL_VERSION, theirs };
+    refused(&stage, &cluster.fronts[0], Hello { version: theirs, ..control(0) }, reason).await;
+}
+
+#[tokio::test]
+async fn a_stage_serves_one_front_and_not_the_same_one_twice() {
+    let cluster = Cluster::new();
+    let [front, other] = &cluster.fronts;
+    let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
+    let first = say(&stage, front, &control(0)).await;
+    assert!(matches!(first.reply, HelloReply::Accept { .. }));
+    refused(&stage, other, control(0), RefuseReason::Busy).await;
+    refused(&stage, front, control(0), RefuseReason::Busy).await;
+    refused(&stage, &cluster.stages[0], control(0), RefuseReason::Busy).await;
+}
+
+#[tokio::test]
+async fn a_front_that_comes_itself_takes_the_place_of_a_neighbour_that_relayed() {
+    let cluster = Cluster::new();
+    let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
+    let mut relay = say(&stage, &cluster.stages[0], &control(1)).await;
+    assert!(matches!(relay.reply, HelloReply::Accept { .. }));
+    let direct = say(&stage, &cluster.fronts[0], &control(1)).await;
+    assert!(matches!(direct.reply, HelloReply::Accept { .. }));
+    let end = async { while relay.receiver.recv().await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("the neighbour's link ends");
+}
+
+#[tokio::test]
+async fn rows_that_differ_in_anything_from_the_assignment_are_refused() {
+    let cluster = Cluster::new();
+    let [before, tail, stranger] = &cluster.stages;
+    let stage = TestStage::start(tail.clone(), CallTime::default()).await;
+    let _control = assign(&stage, &cluster.fronts[0], tail_of_two(before.node())).await;
+    let right = rows(WIDTH as u32);
+    let early = Generation(GENERATION.0 - 1);
+    let cases = [
+        (RowsHello { generation: early, ..right.clone() }, RefuseReason::NotAssigned { generation: early }),
+        (RowsHello { to: StageIndex(2), ..right.clone() }, differs("stage", 1, 2)),
+        (
+            RowsHello { model: ModelId([1; 32]), ..right.clone() },
+            differs("model", right.model, ModelId([1; 32])),
+        ),
+        (RowsHello { layer: 0, ..right.clone() }, differs("first layer", 1, 0)),
+        (RowsHello { row_width: 32, ..right.clone() }, differs("row width", 64, 32)),
+        (RowsHello { row_dtype: RowDtype::Q8, ..right.clone() }, differs("row dtype", "F32", "Q8")),
+        (RowsHello { context: 7, ..right.clone() }, differs("context", 4096, 7)),
+    ];
+    for (rows, reason) in cases {
+        refused(&stage, before, hello(LinkRole::Rows(rows)), reason).await;
+    }
+    refused(&stage, stranger, hello(LinkRole::Rows(right.clone())), RefuseReason::WrongPeer).await;
+    refused(&stage, &cluster.fronts[0], hello(LinkRole::Rows(right.clone())), RefuseReason::WrongPeer).await;
+    let link = say(&stage, before, &hello(LinkRole::Rows(right))).await;
+    assert!(matches!(link.reply, HelloReply::Accept { .. }), "{:?}", link.reply);
+}
