@@ -163,7 +163,7 @@ async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api)
 /// Reads the model, cuts it if need be, and loads its vocabulary.
 fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let mut reporter = Reporter::default();
-    let slices = slices::ensure(&args.model, &args.cut, &mut |step: Step, done, total| {
+    let slices = slices::ensure(&args.model, &args.cut, wanted(args), &mut |step: Step, done, total| {
         reporter.set(step, done, total);
         line.starting(step.words(), Some(done as f32 / total.max(1) as f32));
     })?;
@@ -175,6 +175,16 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
     let info = model_info(args, &model, &slices, &vocab, context)?;
     Ok(Prepared { slices, info, vocab, context })
+}
+
+/// How many slices this machine reads, from the first. Other machines cut their own, and a model that is not cut at all
+/// is loaded from its own file.
+fn wanted(args: &ServeArgs) -> usize {
+    match &args.place {
+        Place::Local if args.cut.n_stages() == 1 => 0,
+        Place::Local => args.cut.n_stages(),
+        Place::Machines { front_only, .. } => usize::from(!front_only),
+    }
 }
 
 fn model_info(
@@ -225,6 +235,9 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
         specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
     }
     let mut addresses = vec![None; n_stages];
+    if local > 0 {
+        addresses[0] = Some("local".to_owned());
+    }
     if let Place::Machines { addresses: named, .. } = &args.place {
         for (given, slot) in named.iter().zip(&mut addresses[local..]) {
             let (_, address) = watch::channel(Some(given.clone()));

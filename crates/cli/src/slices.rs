@@ -53,7 +53,7 @@ pub struct Slices {
     pub plan: Plan,
     /// The folder of the files below.
     pub folder: PathBuf,
-    /// The slices, first to tail.
+    /// The slices that were asked for, from the first.
     pub paths: Vec<PathBuf>,
     /// The model's metadata without tensors: vocabulary and chat template.
     pub vocab: PathBuf,
@@ -90,17 +90,25 @@ pub fn plan(source: &Source<'_>, cut: &Cut) -> anyhow::Result<Plan> {
     })
 }
 
-/// The model's slices in the cache, written now where they are missing. Another process that writes the same slice is
-/// waited for.
+/// The first `n` of the model's slices in the cache, written now where they are missing. Another process that writes the
+/// same slice is waited for.
 ///
 /// # Errors
 /// If the model cannot be read or cut so, or the cache cannot be written.
-pub fn ensure(model: &Path, cut: &Cut, report: Report<'_>) -> anyhow::Result<Slices> {
+pub fn ensure(model: &Path, cut: &Cut, n: usize, report: Report<'_>) -> anyhow::Result<Slices> {
     let model = Model::open(model)?;
     let source = Source::new(&model)?;
     let plan = plan(&source, cut)?;
     let identity = identity(&model, report)?;
-    ensure_in(&folder(identity)?, &source, identity, plan, report)
+    ensure_in(&folder(identity)?, &source, identity, Wanted { plan, n }, report)
+}
+
+/// The first slices of a plan.
+pub(crate) struct Wanted {
+    /// All of the plan.
+    pub(crate) plan: Plan,
+    /// How many of its slices.
+    pub(crate) n: usize,
 }
 
 /// The slices of a plan in any folder.
@@ -108,14 +116,14 @@ pub(crate) fn ensure_in(
     folder: &Path,
     source: &Source<'_>,
     identity: Identity,
-    plan: Plan,
+    Wanted { plan, n }: Wanted,
     report: Report<'_>,
 ) -> anyhow::Result<Slices> {
     let slices = SliceFolder::open(folder, source, identity)?;
-    let total = plan.stages.iter().map(|stage| stage.bytes).sum();
+    let total = plan.stages.iter().take(n).map(|stage| stage.bytes).sum();
     let mut before = 0;
     let mut paths = Vec::new();
-    for stage in &plan.stages {
+    for stage in plan.stages.iter().take(n) {
         // A file is a little larger than the weights that a plan counts: its progress is scaled to the plan's figure.
         let scaled =
             |done: u64, of: u64| (u128::from(stage.bytes) * u128::from(done) / u128::from(of.max(1))) as u64;

@@ -5,8 +5,9 @@ use std::io::{self, Write as _};
 use gguf::{Model, Source};
 
 use crate::args::SplitArgs;
+use crate::inspect;
 use crate::progress::Reporter;
-use crate::{inspect, slices};
+use crate::slices::{self, Wanted};
 
 pub(crate) fn run(args: &SplitArgs) -> anyhow::Result<()> {
     let model = Model::open(&args.model)?;
@@ -14,7 +15,8 @@ pub(crate) fn run(args: &SplitArgs) -> anyhow::Result<()> {
     let plan = slices::plan(&source, &args.cut)?;
     let mut reporter = Reporter::default();
     let identity = slices::identity(&model, &mut |step, done, total| reporter.set(step, done, total))?;
-    let made = slices::ensure_in(&args.out, &source, identity, plan, &mut |step, done, total| {
+    let all = Wanted { n: plan.stages.len(), plan };
+    let made = slices::ensure_in(&args.out, &source, identity, all, &mut |step, done, total| {
         reporter.set(step, done, total);
     })?;
     drop(reporter);

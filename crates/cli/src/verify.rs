@@ -41,8 +41,9 @@ const FORMED_WITHIN: Duration = Duration::from_secs(600);
 
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let mut reporter = Reporter::default();
-    let slices =
-        slices::ensure(&args.model, &args.cut, &mut |step, done, total| reporter.set(step, done, total))?;
+    let slices = slices::ensure(&args.model, &args.cut, args.cut.n_stages(), &mut |step, done, total| {
+        reporter.set(step, done, total);
+    })?;
     slices.check(&mut |step, done, total| reporter.set(step, done, total))?;
     drop(reporter);
     let model = Model::open(&args.model)?;

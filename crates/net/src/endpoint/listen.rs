@@ -236,7 +236,14 @@ impl Door {
 
     fn refused(&self, address: SocketAddr, error: &AcceptError) {
         self.counters.refused.fetch_add(1, Relaxed);
-        tracing::debug!(%address, %error, "connection refused");
+        match error {
+            // A machine that was set up wrongly: a person will look for the reason on this side, too.
+            AcceptError::Peer(_)
+            | AcceptError::Handshake(
+                HandshakeError::OtherCluster | HandshakeError::Expired | HandshakeError::Refused { .. },
+            ) => tracing::info!(%address, %error, "connection refused"),
+            _ => tracing::debug!(%address, %error, "connection refused"),
+        }
     }
 }
 
@@ -246,8 +253,8 @@ pub(super) async fn greet(
     stream: TcpStream,
     address: SocketAddr,
     admit: &Admit,
-) -> Result<(TlsStream<TcpStream>, PeerInfo), AcceptError> {
-    socket::prepare(&stream).map_err(HandshakeError::from)?;
+) -> Result<(TlsStream<socket::Socket>, PeerInfo), AcceptError> {
+    let stream = socket::prepare(stream).map_err(HandshakeError::from)?;
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
     tls::check_protocol(carrier.get_ref().1.alpn_protocol())?;
     match judge(carrier.get_ref().1.peer_certificates(), None, admit) {
