@@ -7,6 +7,9 @@ import paceline
 from paceline import GEMMA, SMOLLM2, Serve
 from prompts import ask
 
+# Positions per sequence of the shared line: short, so that a test can fill it.
+CONTEXT = 512
+
 
 @pytest.fixture(scope="session", autouse=True)
 def binary():
@@ -19,7 +22,7 @@ def binary():
 @pytest.fixture(scope="session")
 def line(binary):
     """Three processes that serve SmolLM2, for tests that leave it as they find it."""
-    with Serve(SMOLLM2, "--stages", 3, "--threads", 1) as serve:
+    with Serve(SMOLLM2, "--stages", 3, "--threads", 1, "--ctx", CONTEXT) as serve:
         serve.wait_ready()
         yield serve
 
@@ -46,12 +49,19 @@ def reference(binary):
     return of
 
 
+def pytest_runtest_setup(item):
+    """Remembers which processes are not the test's own."""
+    item.first_process = len(paceline.Process.started)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A failed test shows what its processes said."""
+    """A failed test shows what its processes said, and those that are shared."""
     report = yield
     if report.failed:
-        for process in paceline.Process.started[-6:]:
+        started = paceline.Process.started
+        before = [process for process in started[: item.first_process] if process.process.poll() is None]
+        for process in before + started[item.first_process :]:
             report.sections.append((f"output of {process.name}", "\n".join(process.lines[-40:])))
     return report
 

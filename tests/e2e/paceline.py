@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = ROOT / "target/release/paceline"
+BINARY = Path(os.environ.get("PACELINE_BINARY", ROOT / "target/release/paceline"))
 SMOLLM2 = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA = ROOT / "models/gemma-3-270m-q4_k_m.gguf"
 SOAK = os.environ.get("PACELINE_SOAK") == "1"
@@ -94,11 +94,12 @@ class Process:
     # For the report of a failed test.
     started = []
 
-    def __init__(self, *args, env=None):
-        command = [str(BINARY), *map(str, args)]
+    def __init__(self, *args, env=None, program=BINARY):
+        command = [str(program), *map(str, args)]
         self.name = " ".join(command[1:])
         self.lines = []
         self.said = threading.Condition()
+        self.silent = False
         self.process = subprocess.Popen(
             command,
             env=env,
@@ -110,8 +111,7 @@ class Process:
             start_new_session=True,
         )
         self.pid = self.process.pid
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
+        threading.Thread(target=self._read, daemon=True).start()
         Process.started.append(self)
 
     def _read(self):
@@ -120,6 +120,7 @@ class Process:
                 self.lines.append(line.rstrip("\n"))
                 self.said.notify_all()
         with self.said:
+            self.silent = True
             self.said.notify_all()
 
     def wait_line(self, pattern, within):
@@ -127,7 +128,7 @@ class Process:
         wanted = re.compile(pattern)
         found = lambda: next((match for match in map(wanted.search, self.lines) if match), None)
         with self.said:
-            self.said.wait_for(lambda: found() or not self.reader.is_alive() or self.process.poll() is not None, within)
+            self.said.wait_for(lambda: found() or self.silent, within)
             match = found()
         assert match, f"`{self.name}` did not say {pattern!r} within {within} s but: {self.lines}"
         return match
@@ -172,8 +173,8 @@ class Process:
 class Serve(Process):
     """`paceline serve` on a port of the system's choice."""
 
-    def __init__(self, model, *args, env=None):
-        super().__init__("serve", model, "--listen", "127.0.0.1:0", *args, env=env)
+    def __init__(self, model, *args, env=None, program=BINARY):
+        super().__init__("serve", model, "--listen", "127.0.0.1:0", *args, env=env, program=program)
         try:
             self.url = self.wait_line(r"is starting on (http://\S+)", 30)[1]
         except BaseException:

@@ -1,5 +1,7 @@
 """However the model is cut and wherever the parts run, the answer is the same to the last bit."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from machines import Cluster, stage
 
@@ -23,8 +25,11 @@ def test_different_prompts_get_different_answers(reference):
     assert len(set(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 5])
-@pytest.mark.parametrize("model", BOTH)
+# The share leaves out what the slow network shows as well.
+@pytest.mark.parametrize(
+    "model, stages",
+    [(model, stages) for model in BOTH for stages in (2, 3, 5) if SOAK or (model, stages) != ("gemma3", 3)],
+)
 def test_the_greedy_answer_does_not_depend_on_the_number_of_stages(model, stages, reference):
     expected = reference(MODELS[model])
     with Serve(MODELS[model], "--stages", stages, "--threads", 1) as serve:
@@ -89,8 +94,9 @@ def test_two_lines_at_once_on_one_machine_answer_independently(reference, tmp_pa
         first.wait_ready()
         second.wait_ready()
         assert not set(first.stage_pids()) & set(second.stage_pids())
-        assert_same(ask(first), expected)
-        assert_same(ask(second), expected)
+        with ThreadPoolExecutor() as pool:
+            for answers in pool.map(ask, (first, second)):
+                assert_same(answers, expected)
         pids = first.stage_pids()
         first.stop()
         wait_until(lambda: second.readiness() is None, 10, "the other line is still ready")

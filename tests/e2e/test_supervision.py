@@ -1,0 +1,197 @@
+"""Processes that die, freeze or are told to end: the line comes back by itself, and nothing is left behind."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+
+from paceline import BINARY, SMOLLM2, SOAK, Serve, is_gone, wait_gone, wait_until
+
+PROMPT = "Once upon a time there was a"
+ARGS = (SMOLLM2, "--stages", 3, "--threads", 1)
+
+
+class Stream:
+    """A streamed completion that is read in the background."""
+
+    def __init__(self, serve, max_tokens):
+        self.events = []
+        self.cut_off = False
+        self.ended_at = None
+        self.more = threading.Condition()
+        body = {"prompt": PROMPT, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        self.thread = threading.Thread(target=self._read, args=(serve, body), daemon=True)
+        self.thread.start()
+
+    def _read(self, serve, body):
+        try:
+            with serve.http.stream("POST", "/v1/completions", json=body) as answer:
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        with self.more:
+                            self.events.append(line[6:])
+                            self.more.notify_all()
+        except httpx.TransportError:
+            # The front is gone: what came until then counts.
+            self.cut_off = True
+        finally:
+            self.ended_at = time.monotonic()
+            with self.more:
+                self.more.notify_all()
+
+    def wait_events(self, count, within=60):
+        """Returns once so many events have come."""
+        with self.more:
+            enough = self.more.wait_for(lambda: len(self.events) >= count or self.ended_at, within)
+            assert enough and len(self.events) >= count, self.events
+
+    def wait_end(self, within):
+        """The last event, once the stream has ended."""
+        self.thread.join(within)
+        assert not self.thread.is_alive(), f"the stream goes on after {within} s: {self.events[-2:]}"
+        return self.events[-1] if self.events else None
+
+    def error(self):
+        """The error that a stream carried."""
+        errors = [event for event in self.events if event.startswith('{"error"')]
+        assert len(errors) == 1, self.events[-3:]
+        return json.loads(errors[0])["error"]
+
+
+@pytest.fixture
+def serve():
+    """A line of its own for a test that breaks it."""
+    with Serve(*ARGS) as serve:
+        serve.wait_ready()
+        yield serve
+
+
+def test_a_killed_stage_is_replaced_and_streams_end_with_an_error(serve):
+    expected = serve.text(PROMPT)
+    for turn in range(8 if SOAK else 3):
+        pids = serve.stage_pids()
+        victim = pids[1 + turn % 2]
+        stream = Stream(serve, 1500)
+        stream.wait_events(4)
+        began = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        stream.wait_end(10)
+        assert stream.ended_at - began < 1 and not stream.cut_off, "a lost stage is told within a second"
+        error = stream.error()
+        assert (error["type"], error["code"]) == ("service_unavailable_error", "line_lost"), error
+        # Whoever noticed first says so: the front, or a neighbour in the line.
+        assert "stage" in error["message"], error
+        assert serve.http.get("/health").status_code == 200
+        serve.wait_ready()
+        now = serve.stage_pids()
+        assert victim not in now and [pid for pid in now if pid in pids] == [pid for pid in pids if pid != victim]
+        assert serve.text(PROMPT) == expected
+
+
+def test_both_stages_killed_at_once_are_replaced(serve):
+    expected = serve.text(PROMPT)
+    victims = serve.stage_pids()[1:]
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: serve.readiness(), 5, "the loss was not noticed")
+    serve.wait_ready()
+    assert not set(victims) & set(serve.stage_pids())
+    assert serve.text(PROMPT) == expected
+
+
+def test_a_stage_is_replaced_after_the_program_was_updated(tmp_path):
+    program, update = tmp_path / "paceline", tmp_path / "update"
+    shutil.copy2(BINARY, program)
+    shutil.copy2(BINARY, update)
+    with Serve(*ARGS, program=program) as serve:
+        serve.wait_ready()
+        expected = serve.text(PROMPT)
+        update.rename(program)
+        victim = serve.stage_pids()[2]
+        os.kill(victim, signal.SIGKILL)
+        wait_gone([victim], 5)
+        wait_until(lambda: serve.readiness(), 5, "the loss was not noticed")
+        serve.wait_ready()
+        assert serve.text(PROMPT) == expected
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_frozen_stage_makes_the_line_red_and_is_replaced(serve, stage):
+    expected = serve.text(PROMPT)
+    victim = serve.stage_pids()[stage]
+    stream = Stream(serve, 1500)
+    stream.wait_events(4)
+    began = time.monotonic()
+    os.kill(victim, signal.SIGSTOP)
+    serve.wait_reason(f"stage {stage}", 5)
+    stream.wait_end(5)
+    assert stream.error()["code"] == "line_lost"
+    # Down after a second without a heartbeat, killed after five more.
+    wait_until(lambda: is_gone(victim), 15, "the frozen process still lives")
+    assert time.monotonic() - began > 3, "a short pause must not cost a process"
+    serve.wait_ready()
+    assert victim not in serve.stage_pids()
+    assert serve.text(PROMPT) == expected
+
+
+def test_a_stage_that_pauses_for_a_moment_is_kept(serve):
+    pids = serve.stage_pids()
+    expected = serve.text(PROMPT)
+    os.kill(pids[1], signal.SIGSTOP)
+    serve.wait_reason("stage 1", 5)
+    os.kill(pids[1], signal.SIGCONT)
+    serve.wait_ready()
+    assert serve.stage_pids() == pids
+    assert serve.text(PROMPT) == expected
+
+
+def test_children_end_with_a_front_that_is_killed(serve):
+    children = serve.children()
+    assert len(children) == 2
+    stream = Stream(serve, 1500)
+    stream.wait_events(2)
+    serve.signal(signal.SIGKILL)
+    wait_gone(children, 5)
+
+
+def test_children_end_with_a_front_that_is_killed_while_it_starts():
+    with Serve(*ARGS) as serve:
+        children = wait_until(lambda: serve.children(), 30, "no child was started")
+        serve.signal(signal.SIGKILL)
+        wait_gone(children, 5)
+
+
+def test_a_front_that_is_told_to_end_lets_answers_finish_and_ends_well(serve):
+    children = serve.children()
+    short, long = Stream(serve, 12), Stream(serve, 1900)
+    short.wait_events(2)
+    long.wait_events(2)
+    serve.signal(signal.SIGTERM)
+    assert short.wait_end(10) == "[DONE]"
+    assert serve.wait() == 0
+    wait_gone(children, 5)
+    long.wait_end(5)
+    assert len(long.events) > len(short.events)
+    assert not any("panicked" in said for said in serve.lines), serve.lines
+
+
+def test_a_front_that_is_told_to_end_while_it_starts_ends_well():
+    with Serve(*ARGS) as serve:
+        children = wait_until(lambda: serve.children(), 30, "no child was started")
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        wait_gone(children, 5)
+
+
+def test_an_interrupt_from_the_terminal_leaves_nothing_behind(serve):
+    children = serve.children()
+    # The front leads a process group, as a shell would have it; its children must not be in it.
+    assert all(os.getpgid(child) != serve.pid for child in children)
+    os.killpg(serve.pid, signal.SIGINT)
+    assert serve.wait() == 0
+    wait_gone(children, 5)
