@@ -141,7 +141,10 @@ async fn read(
         tokio::select! {
             message = read_control::<ToFront>(&mut receiver) => match message {
                 Ok(message) => front.upgrade()?.report(stage, message),
-                Err(reason) => return Some(reason),
+                Err(reason) => {
+                    sender.close(&reason);
+                    return Some(reason);
+                }
             },
             () = moved(address) => {
                 sender.close("the stage has moved");

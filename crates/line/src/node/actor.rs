@@ -217,10 +217,11 @@ impl Actor {
     }
 
     fn control_lost(&mut self, link: u64, reason: &str) {
-        if self.control.as_ref().is_some_and(|control| control.number == link) {
+        if let Some(control) = self.control.take_if(|control| control.number == link) {
             tracing::info!("the front is gone: {reason}");
+            // If it is there and said something else than a command, it learns so.
+            control.sender.close(reason);
             self.leave("the front is gone");
-            self.control = None;
             self.lease = Some(Instant::now() + self.config.lease);
         }
     }
@@ -240,9 +241,7 @@ impl Actor {
     /// Gives up the place in the line; the engine goes on resting.
     fn leave(&mut self, reason: &str) {
         if let Some(place) = self.place.take() {
-            for link in place.downstream.iter().chain(&place.relay) {
-                link.close(reason);
-            }
+            place.close(reason);
         }
         self.engine.stop(&self.events);
     }
@@ -376,6 +375,7 @@ impl Actor {
             events: self.events.clone(),
             generation: place.generation,
         };
+        place.upstream = Some(greeted.sender.clone());
         place.upstream_task = Some(links.upstream(greeted.sender, greeted.receiver, engine));
     }
 

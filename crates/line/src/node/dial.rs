@@ -51,15 +51,17 @@ impl Links {
             let role = LinkRole::Control { stage: place };
             let reason = match self.dial(&next, role, Some(self.config.heartbeat)).await {
                 Ok((sender, mut receiver)) => {
-                    self.say(Event::RelayUp(self.generation, sender)).await;
-                    loop {
+                    self.say(Event::RelayUp(self.generation, sender.clone())).await;
+                    let reason = loop {
                         match read_control::<ToFront>(&mut receiver).await {
                             Ok(report) => {
                                 self.say(Event::RelayReport(self.generation, Box::new(report))).await;
                             }
                             Err(reason) => break reason,
                         }
-                    }
+                    };
+                    sender.close(&reason);
+                    reason
                 }
                 Err(refused) => refused.to_string(),
             };

@@ -1,8 +1,7 @@
 //! The place that a node has in a line, and whose rows it lets in there.
 
-use protocol::{Assign, Generation, NodeId, RefuseReason, RowsHello, StageIndex};
-
 use net::LinkSender;
+use protocol::{Assign, Generation, NodeId, RefuseReason, RowsHello, StageIndex};
 
 use crate::task::Task;
 
@@ -18,6 +17,8 @@ pub(super) struct Place {
     pub(super) relay: Option<LinkSender>,
     /// Dials the relayed neighbour, then reads from it.
     pub(super) relay_task: Option<Task>,
+    /// To whoever sends work, once accepted.
+    pub(super) upstream: Option<LinkSender>,
     /// Reads work.
     pub(super) upstream_task: Option<Task>,
 }
@@ -31,7 +32,15 @@ impl Place {
             downstream_task: None,
             relay: None,
             relay_task: None,
+            upstream: None,
             upstream_task: None,
+        }
+    }
+
+    /// Tells everyone linked to this place why it ends.
+    pub(super) fn close(&self, reason: &str) {
+        for link in self.downstream.iter().chain(&self.relay).chain(&self.upstream) {
+            link.close(reason);
         }
     }
 

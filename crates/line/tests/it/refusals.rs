@@ -1,13 +1,13 @@
 //! Who is refused, and that both sides know why.
 
-use net::{ClusterRoot, Identity, LinkError, Role};
+use net::{ClusterRoot, DialOptions, Identity, LinkError, Role};
 use protocol::{
     Generation, Hello, HelloReply, LinkRole, ModelId, PROTOCOL_VERSION, RefuseReason, RowDtype, RowsHello,
     StageIndex,
 };
 use stage::null::CallTime;
 
-use crate::by_hand::{GENERATION, Log, assign, control, hello, rows, say, tail_of_two};
+use crate::by_hand::{GENERATION, Log, assign, control, hello, rows, say, send, tail_of_two};
 use crate::support::{PATIENCE, TestStage, WIDTH};
 
 /// A cluster with two fronts and three stages.
@@ -101,4 +101,32 @@ async fn rows_that_differ_in_anything_from_the_assignment_are_refused() {
     refused(&stage, &cluster.fronts[0], hello(LinkRole::Rows(right.clone())), RefuseReason::WrongPeer).await;
     let link = say(&stage, before, &hello(LinkRole::Rows(right))).await;
     assert!(matches!(link.reply, HelloReply::Accept { .. }), "{:?}", link.reply);
+}
+
+#[tokio::test]
+async fn a_peer_that_says_something_else_is_told_so() {
+    let cluster = Cluster::new();
+    let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
+    for first in [true, false] {
+        let log = Log::default();
+        let _logged = tracing::subscriber::set_default(log.clone());
+        let link =
+            net::dial(&stage.address, &cluster.fronts[0], None, &DialOptions::default()).await.unwrap();
+        let (sender, mut receiver) = link.split();
+        if !first {
+            send(&sender, &control(0));
+        }
+        sender.send(u64::MAX, bytes::Bytes::from_static(b"\x01\x00rubbish"), bytes::Bytes::new()).unwrap();
+        let end = async {
+            loop {
+                if let Err(end) = receiver.recv().await {
+                    return end;
+                }
+            }
+        };
+        let end = tokio::time::timeout(PATIENCE, end).await.expect("the link ends");
+        let said = if first { "unexpected greeting" } else { "not a control message" };
+        assert!(matches!(&end, LinkError::Closed { reason } if reason.contains(said)), "{end:?}");
+        assert!(log.contains(said));
+    }
 }
