@@ -140,7 +140,13 @@ impl Rows {
 
 fn pack_row(dtype: RowDtype, row: &[f32], out: &mut Vec<u8>) {
     match dtype {
-        RowDtype::F32 => row.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes())),
+        RowDtype::F32 => {
+            // One value after another would look for room each time; so it is a copy.
+            let start = out.len();
+            out.resize(start + 4 * row.len(), 0);
+            let places = out[start..].chunks_exact_mut(4);
+            places.zip(row).for_each(|(place, v)| place.copy_from_slice(&v.to_le_bytes()));
+        }
         RowDtype::F16 => row.iter().for_each(|&v| out.extend_from_slice(&f16::from_f32(v).to_le_bytes())),
         RowDtype::Bf16 => row.iter().for_each(|&v| out.extend_from_slice(&bf16::from_f32(v).to_le_bytes())),
         RowDtype::Q8 => {

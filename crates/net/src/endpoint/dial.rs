@@ -83,12 +83,12 @@ async fn connect(
     connector: TlsConnector,
     expect: Option<NodeId>,
     options: &DialOptions,
-) -> Result<(TlsStream<TcpStream>, Membership), DialError> {
+) -> Result<(TlsStream<socket::Socket>, Membership), DialError> {
     let unreachable =
         |error: std::io::Error| DialError::Connect { address: address.to_owned(), reason: error.to_string() };
     let failed = |error| DialError::Handshake { address: address.to_owned(), error };
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-    socket::prepare(&stream).map_err(unreachable)?;
+    let stream = socket::prepare(stream).map_err(unreachable)?;
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
     tls::check_protocol(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
     let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit) {

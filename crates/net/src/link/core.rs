@@ -122,6 +122,7 @@ impl Core {
         self.started + since_start
     }
 
+    /// Queues a frame; to write it, or wake the writer, is left to the caller.
     pub(super) fn send(
         &self,
         stream: u64,
@@ -141,7 +142,6 @@ impl Core {
         })?;
         drop(outgoing);
         self.frames_sent.fetch_add(1, Relaxed);
-        self.wake.notify_one();
         Ok(())
     }
 

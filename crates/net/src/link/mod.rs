@@ -4,13 +4,15 @@
 //! Does not know: who the peer is allowed to be (`endpoint` decides before a link exists), or what frames mean.
 //!
 //! Pure parts: [`segment`] (bytes of a header), [`outbox`] (whose turn), [`inbox`] (putting together), [`heartbeat`].
-//! Drivers: [`writer`] and [`reader`], one task each; [`memory`] needs none.
+//! Drivers: [`writer`] and [`reader`], one task each, and [`pen`], with which a sender writes its own frame; [`memory`]
+//! needs none.
 
 mod core;
 mod heartbeat;
 mod inbox;
 mod memory;
 mod outbox;
+mod pen;
 mod reader;
 mod segment;
 mod writer;
@@ -24,7 +26,11 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 
-use self::{core::Core, memory::Direct};
+use self::{
+    core::Core,
+    memory::Direct,
+    pen::{Begin, Pen},
+};
 use crate::{Role, Shape};
 
 pub use heartbeat::Heartbeat;
@@ -178,9 +184,12 @@ impl Link {
         let (read, write) = tokio::io::split(carrier);
         let core = Arc::new(Core::new(peer, options));
         let (queue, frames) = delivery(options.inbox_bytes);
-        tokio::spawn(writer::run(write, core.clone(), options.shape));
+        let pen = Arc::new(Pen::new(write, core.clone()));
+        tokio::spawn(writer::run(pen.clone(), core.clone(), options.shape));
         tokio::spawn(reader::run(read, core.clone(), queue));
-        Self::assemble(Handle::Carried(core), frames)
+        // What a shaped link sends is held back first, which is the task's business.
+        let pen = options.shape.is_none().then_some(pen as Arc<dyn Begin>);
+        Self::assemble(Handle::Carried { core, pen }, frames)
     }
 
     fn assemble(handle: Handle, frames: Frames) -> Self {
@@ -204,14 +213,18 @@ impl Link {
 /// Closes the link when the last sender and the receiver are gone.
 #[derive(Debug)]
 enum Handle {
-    Carried(Arc<Core>),
+    Carried {
+        core: Arc<Core>,
+        /// With which senders write; none on a shaped link.
+        pen: Option<Arc<dyn Begin>>,
+    },
     Direct(Direct),
 }
 
 impl Handle {
     fn close(&self, reason: &str) {
         match self {
-            Self::Carried(core) => core.close(reason),
+            Self::Carried { core, .. } => core.close(reason),
             Self::Direct(direct) => direct.close(reason),
         }
     }
@@ -248,7 +261,13 @@ impl LinkSender {
 
     fn push(&self, stream: u64, priority: Priority, head: Bytes, body: Bytes) -> Result<(), SendError> {
         match &*self.0 {
-            Handle::Carried(core) => core.send(stream, priority, head, body),
+            Handle::Carried { core, pen } => {
+                core.send(stream, priority, head, body)?;
+                if !pen.as_ref().is_some_and(|pen| pen.begin()) {
+                    core.wake.notify_one();
+                }
+                Ok(())
+            }
             Handle::Direct(direct) => direct.send(stream, head, body),
         }
     }
@@ -263,7 +282,7 @@ impl LinkSender {
     #[must_use]
     pub fn stats(&self) -> LinkStats {
         match &*self.0 {
-            Handle::Carried(core) => core.stats(),
+            Handle::Carried { core, .. } => core.stats(),
             Handle::Direct(direct) => direct.stats(),
         }
     }
@@ -272,7 +291,7 @@ impl LinkSender {
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
         match &*self.0 {
-            Handle::Carried(core) => core.peer(),
+            Handle::Carried { core, .. } => core.peer(),
             Handle::Direct(direct) => direct.peer(),
         }
     }
@@ -295,7 +314,7 @@ impl LinkReceiver {
         match self.frames.queue.recv().await {
             Some((frame, _room)) => Ok(frame),
             None => Err(match &*self.handle {
-                Handle::Carried(core) => core.end(),
+                Handle::Carried { core, .. } => core.end(),
                 Handle::Direct(direct) => direct.end(),
             }),
         }
@@ -305,7 +324,7 @@ impl LinkReceiver {
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
         match &*self.handle {
-            Handle::Carried(core) => core.peer(),
+            Handle::Carried { core, .. } => core.peer(),
             Handle::Direct(direct) => direct.peer(),
         }
     }

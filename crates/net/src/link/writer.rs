@@ -1,9 +1,10 @@
-//! The task that writes: one vectored write per batch of segments, shaped if asked.
+//! The task that writes what senders could not write themselves: one vectored write per batch of segments, shaped if
+//! asked.
 
-use std::{collections::VecDeque, io, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{collections::VecDeque, future::poll_fn, io, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt, WriteHalf},
+    io::AsyncWrite,
     time::{Instant, sleep_until},
 };
 
@@ -11,15 +12,16 @@ use super::{
     LinkError,
     core::{Core, Next, Phase},
     outbox::Segment,
+    pen::Pen,
 };
 use crate::shape::{Shape, Shaper};
 
 /// Bytes on their way through a shaped link at most: 10 Gbit/s for 50 ms.
 const MAX_ON_THE_WAY: usize = 64 << 20;
 
-pub(super) async fn run<C: AsyncWrite>(carrier: WriteHalf<C>, core: Arc<Core>, shape: Option<Shape>) {
+pub(super) async fn run<C: AsyncWrite>(pen: Arc<Pen<C>>, core: Arc<Core>, shape: Option<Shape>) {
     let mut phase = core.phase();
-    let mut writer = Writer { carrier, core: core.clone(), lane: shape.map(Lane::new) };
+    let mut writer = Writer { pen, core: core.clone(), lane: shape.map(Lane::new) };
     let failed = tokio::select! {
         biased;
         outcome = writer.run() => outcome.err(),
@@ -31,29 +33,46 @@ pub(super) async fn run<C: AsyncWrite>(carrier: WriteHalf<C>, core: Arc<Core>, s
 }
 
 struct Writer<C> {
-    carrier: WriteHalf<C>,
+    pen: Arc<Pen<C>>,
     core: Arc<Core>,
     lane: Option<Lane>,
+}
+
+/// Senders may hold the pen for long, but the carrier ends with its task.
+impl<C> Drop for Writer<C> {
+    fn drop(&mut self) {
+        self.pen.drop_carrier();
+    }
 }
 
 impl<C: AsyncWrite> Writer<C> {
     /// Writes until the close is out.
     async fn run(&mut self) -> io::Result<()> {
         loop {
-            let now = self.core.now();
-            if let Some(batch) = self.lane.as_mut().and_then(|lane| lane.arrived(now)) {
-                self.write(&batch).await?;
-                continue;
-            }
-            let may_send = self.lane.as_ref().is_none_or(|lane| lane.has_room(now));
-            match (self.core.next(may_send), &mut self.lane) {
-                (Next::Write(batch), None) => self.write(&batch).await?,
-                (Next::Write(batch), Some(lane)) => lane.depart(now, batch),
-                (Next::Finished, lane) if lane.as_ref().is_none_or(Lane::is_empty) => {
-                    return self.carrier.shutdown().await;
+            let next = match &mut self.lane {
+                None => poll_fn(|cx| self.pen.poll_queued(cx)).await?,
+                Some(lane) => {
+                    let now = self.core.now();
+                    if let Some(batch) = lane.arrived(now) {
+                        self.pen.take(batch);
+                        poll_fn(|cx| self.pen.poll_taken(cx)).await?;
+                        continue;
+                    }
+                    match self.core.next(lane.has_room(now)) {
+                        Next::Write(batch) => {
+                            lane.depart(now, batch);
+                            continue;
+                        }
+                        other => other,
+                    }
                 }
-                (Next::Finished, _) => self.wait(None).await,
-                (Next::Wait(until), _) => self.wait(until).await,
+            };
+            match next {
+                Next::Finished if self.lane.as_ref().is_none_or(Lane::is_empty) => {
+                    return poll_fn(|cx| self.pen.poll_shutdown(cx)).await;
+                }
+                Next::Wait(until) => self.wait(until).await,
+                Next::Finished | Next::Write(_) => self.wait(None).await,
             }
         }
     }
@@ -72,21 +91,6 @@ impl<C: AsyncWrite> Writer<C> {
             () = self.core.wake.notified() => {}
             () = timer => {}
         }
-    }
-
-    async fn write(&mut self, batch: &[Segment]) -> io::Result<()> {
-        let mut slices: Vec<_> =
-            batch.iter().flat_map(Segment::slices).filter(|slice| !slice.is_empty()).collect();
-        let mut rest = &mut slices[..];
-        while !rest.is_empty() {
-            let written = self.carrier.write_vectored(rest).await?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            io::IoSlice::advance_slices(&mut rest, written);
-        }
-        self.core.bytes_sent.fetch_add(batch.iter().map(Segment::len).sum::<usize>() as u64, Relaxed);
-        self.carrier.flush().await
     }
 }
 

@@ -1,11 +1,15 @@
 //! Two ends over a pipe, on tokio's paused clock: time passes only when every task waits.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use protocol::NodeId;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
     time::{Instant, sleep},
 };
 
@@ -326,4 +330,75 @@ async fn a_close_travels_through_a_shaped_link_behind_the_frames() {
     tx.close("bye");
     assert_eq!(rx.recv().await.unwrap().bytes, text("last words"));
     assert_eq!(rx.recv().await, Err(closed("bye")));
+}
+
+/// What has arrived, without waiting.
+fn arrived(carrier: &mut DuplexStream) -> usize {
+    let mut bytes = [0; 256];
+    let mut room = ReadBuf::new(&mut bytes);
+    match Pin::new(carrier).poll_read(&mut Context::from_waker(Waker::noop()), &mut room) {
+        Poll::Ready(Ok(())) => room.filled().len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_writes_its_own_frame_when_nothing_else_is_written() {
+    let (left, mut carrier) = bare(&LinkOptions::default());
+    let (tx, _rx) = left.split();
+    tx.send(1, text("head "), text("body")).unwrap();
+    // No other task has run.
+    assert_eq!(arrived(&mut carrier), HEADER + 9);
+    assert_eq!(tx.stats().queued_bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shaped_link_holds_back_what_is_sent() {
+    let shape = Some("delay=10ms".parse().unwrap());
+    let (left, mut carrier) = bare(&LinkOptions { shape, ..LinkOptions::default() });
+    let (tx, _rx) = left.split();
+    tx.send(1, text("head "), text("body")).unwrap();
+    let sent = Instant::now();
+    carrier.read_u8().await.unwrap();
+    assert_eq!(sent.elapsed(), ms(10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_of_many_threads_keep_their_order_on_a_carrier_that_takes_little() {
+    const FRAMES: u32 = 2000;
+    let (a, b) = duplex(100);
+    let (left, right) =
+        (Link::over(a, peer(2), &LinkOptions::default()), Link::over(b, peer(1), &LinkOptions::default()));
+    let ((tx, _left), (_right, mut rx)) = (left.split(), right.split());
+    let threads: Vec<_> = (0..4_u64)
+        .map(|stream| {
+            let tx = tx.clone();
+            let send = move || {
+                for n in 0..FRAMES {
+                    tx.send(stream, n.to_le_bytes().to_vec().into(), vec![7; 90].into()).unwrap();
+                }
+            };
+            std::thread::Builder::new().spawn(send).unwrap()
+        })
+        .collect();
+    let mut next = [0; 4];
+    for _ in 0..4 * FRAMES {
+        let frame = rx.recv().await.unwrap();
+        let expected = &mut next[frame.stream as usize];
+        assert_eq!(frame.bytes.get(..4), Some(&u32::to_le_bytes(*expected)[..]));
+        *expected += 1;
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_has_ended_lets_go_of_its_carrier_whoever_still_holds_a_sender() {
+    let (left, mut carrier) = bare(&LinkOptions::default());
+    let (tx, mut rx) = left.split();
+    carrier.write_all(&Header::Close { len: 0 }.encode()).await.unwrap();
+    assert_eq!(rx.recv().await, Err(closed("")));
+    let mut rest = Vec::new();
+    carrier.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, [0; 0]);
+    assert_eq!(tx.send(1, text("late"), Bytes::new()), Err(SendError::Ended(closed(""))));
 }
