@@ -28,7 +28,6 @@ mod verify;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::process::ExitCode;
 
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
@@ -38,17 +37,18 @@ use crate::config::Config;
 use crate::flags::{ClusterAction, CommandFlags, CommandLine};
 
 /// What the process ends with.
+const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 
 /// Runs the command line and says how it ended: 0 done, 1 failed, 2 wrong usage.
-pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let line = match CommandLine::try_parse_from(argv) {
         Ok(line) => line,
         Err(error) => return wrong_usage(&error),
     };
     match run(line) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => DONE,
         Err(error) => report(&error),
     }
 }
@@ -74,31 +74,31 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
 }
 
 /// One sentence on standard error. A reader that went away (`paceline inspect … | head`) is no failure.
-fn report(error: &anyhow::Error) -> ExitCode {
+fn report(error: &anyhow::Error) -> u8 {
     let closed = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
     };
     if error.chain().any(closed) {
-        return ExitCode::SUCCESS;
+        return DONE;
     }
     eprintln!("paceline: {}", one_line(&format!("{error:#}")));
     let usage = error.chain().any(|cause| cause.is::<Usage>());
-    ExitCode::from(if usage { WRONG_USAGE } else { FAILED })
+    if usage { WRONG_USAGE } else { FAILED }
 }
 
 /// Help goes to standard output and is success; anything else is one sentence.
-fn wrong_usage(error: &clap::Error) -> ExitCode {
+fn wrong_usage(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         // Nobody is left to tell if standard output is closed.
         drop(error.print());
-        return ExitCode::SUCCESS;
+        return DONE;
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         drop(error.print());
-        return ExitCode::from(WRONG_USAGE);
+        return WRONG_USAGE;
     }
     eprintln!("paceline: {}", usage_sentence(error));
-    ExitCode::from(WRONG_USAGE)
+    WRONG_USAGE
 }
 
 fn usage_sentence(error: &clap::Error) -> String {
