@@ -102,6 +102,13 @@ pub enum SeatState {
     Assigned(StageState),
 }
 
+/// Whom a stage is linked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Neighbours {
+    upstream: NodeId,
+    downstream: Option<Downstream>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Stages are missing or loading.
@@ -121,6 +128,8 @@ pub(super) struct Roster {
     front: NodeId,
     relay: RelayPolicy,
     seats: Vec<Seat>,
+    /// Whom each stage was last told to link to.
+    told: Vec<Option<Neighbours>>,
     generation: Generation,
     phase: Phase,
     pause: Duration,
@@ -149,6 +158,7 @@ impl Roster {
         };
         Self {
             seats: (0..plan.ranges.len()).map(seat).collect(),
+            told: vec![None; plan.ranges.len()],
             plan,
             front,
             relay,
@@ -213,17 +223,9 @@ impl Roster {
         self.actions.pop_front()
     }
 
-    /// A stage will be found at another address from now on, or has none. A neighbour that was told the old one in
-    /// order to relay would dial it for ever, so it is told anew.
+    /// A stage will be found at another address from now on, or has none.
     pub(super) fn handle_address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
-        let at = usize::from(stage.0);
-        if self.plan.addresses[at] == address {
-            return;
-        }
-        self.plan.addresses[at] = address;
-        if self.seats[at].relayed && at > 0 && matches!(self.seats[at - 1].state, SeatState::Assigned(_)) {
-            self.abandon(format!("stage {stage} has moved"), Duration::ZERO, now);
-        }
+        self.plan.addresses[usize::from(stage.0)] = address;
         self.form(now);
     }
 
@@ -276,13 +278,9 @@ impl Roster {
         if matches!((self.phase, &self.seats[at].state), (Phase::Pausing { .. }, SeatState::Away { .. })) {
             self.phase = Phase::Forming;
         }
-        let switched = self.seats[at].relayed && !relayed && !self.relay.always;
         let failed = self.seats[at].failed.take();
         self.seats[at] =
             Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, failed, since: now };
-        if switched && matches!(self.seats[at - 1].state, SeatState::Assigned(_)) {
-            self.abandon(format!("stage {stage} is reached directly now"), Duration::ZERO, now);
-        }
         self.form(now);
     }
 
@@ -415,19 +413,25 @@ impl Roster {
 
     /// Assigns whoever can be assigned, and moves on when all are ready.
     fn form(&mut self, now: Duration) {
+        if let Some(at) = (0..self.seats.len()).find(|&at| self.is_outdated(at)) {
+            self.abandon(format!("stage {at} has other neighbours now"), Duration::ZERO, now);
+        }
         if self.phase != Phase::Forming {
             return;
         }
         for at in 0..self.seats.len() {
-            if let Some(assign) = self.assignment(at) {
+            if self.seats[at].state == SeatState::Linked
+                && let Some(neighbours) = self.neighbours(at)
+            {
                 self.seats[at].state =
                     SeatState::Assigned(StageState::Loading { permille: 0, what: "asked to load".into() });
                 self.seats[at].failed = None;
                 self.seats[at].since = now;
+                self.told[at] = Some(neighbours.clone());
                 self.actions.push_back(Action::Send(ToStage {
                     to: StageIndex(at as u16),
                     generation: self.generation,
-                    command: Command::Assign(Box::new(assign)),
+                    command: Command::Assign(Box::new(self.assignment(at, neighbours))),
                 }));
             }
         }
@@ -438,12 +442,9 @@ impl Roster {
         }
     }
 
-    /// The assignment of a stage that is linked and whose neighbours' keys are known. A relayed neighbour downstream
-    /// becomes known only through this very assignment, so it is not waited for.
-    fn assignment(&self, at: usize) -> Option<Assign> {
-        if self.seats[at].state != SeatState::Linked {
-            return None;
-        }
+    /// Whom a stage is linked to, once their keys are known. A relayed neighbour downstream becomes known only through
+    /// the assignment that names it, so it is not waited for.
+    fn neighbours(&self, at: usize) -> Option<Neighbours> {
         let upstream = match at.checked_sub(1) {
             None => self.front,
             Some(above) => self.seats[above].node?,
@@ -457,7 +458,28 @@ impl Roster {
                 Some(Downstream { address, node, relay: below.relayed })
             }
         };
-        Some(Assign {
+        Some(Neighbours { upstream, downstream })
+    }
+
+    /// Whether an assigned stage was told of neighbours that are others, or elsewhere, by now: it would wait for them
+    /// for ever.
+    fn is_outdated(&self, at: usize) -> bool {
+        if !matches!(self.seats[at].state, SeatState::Assigned(_)) {
+            return false;
+        }
+        let (Some(told), Some(now)) = (&self.told[at], self.neighbours(at)) else { return false };
+        let is_same = match (&told.downstream, &now.downstream) {
+            (Some(told), Some(now)) => {
+                let is_same_node = told.node.is_none() || now.node.is_none() || told.node == now.node;
+                told.address == now.address && told.relay == now.relay && is_same_node
+            }
+            (told, now) => told == now,
+        };
+        told.upstream != now.upstream || !is_same
+    }
+
+    fn assignment(&self, at: usize, neighbours: Neighbours) -> Assign {
+        Assign {
             index: StageIndex(at as u16),
             n_stages: self.seats.len() as u16,
             model: self.plan.model,
@@ -469,11 +491,13 @@ impl Roster {
             row_dtype: self.plan.row_dtype,
             kv: self.plan.kv,
             exact: self.plan.exact,
-            upstream,
-            downstream,
-        })
+            upstream: neighbours.upstream,
+            downstream: neighbours.downstream,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod world;

@@ -134,3 +134,19 @@ async fn a_relayed_stage_that_moved_is_found_again() {
         check(&line.front, &[7], 10).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_that_die_together_are_found_again_elsewhere() {
+    let mut line = TestLine::start(LineOptions { n_stages: 4, ..LineOptions::default() }).await;
+    for at in [[2, 1], [1, 3], [3, 2]] {
+        line.ready().await;
+        for at in at {
+            let stage = TestStage::start(line.identities[at].clone(), CallTime::default()).await;
+            line.addresses[at].send(Some(stage.address.clone())).unwrap();
+            std::mem::replace(&mut line.stages[at], stage).kill();
+        }
+        lost(&line.front, PATIENCE).await;
+        line.ready().await;
+        check(&line.front, &[7], 10).await;
+    }
+}

@@ -4,19 +4,19 @@ use super::*;
 
 const FRONT: NodeId = NodeId([255; 32]);
 
-fn node(at: u16) -> NodeId {
+pub(super) fn node(at: u16) -> NodeId {
     NodeId([at as u8 + 1; 32])
 }
 
-fn ms(n: u64) -> Duration {
+pub(super) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn ready() -> StageState {
+pub(super) fn ready() -> StageState {
     StageState::Ready { row_width: 8, weight_bytes: 1, kv_bytes: 1 }
 }
 
-fn roster(n: u16, relay: bool) -> Roster {
+pub(super) fn roster(n: u16, relay: bool) -> Roster {
     let plan = LinePlan {
         model: ModelId([7; 32]),
         n_layers: u32::from(n) * 2,
@@ -225,4 +225,36 @@ fn a_line_that_is_silent_for_too_long_is_formed_anew() {
     bring_up(&mut line, 1);
     line.handle_silence(Duration::from_secs(9), ms(50));
     assert_eq!(actions(&mut line), [Action::Lost { reason: "nothing came back for 9 s".into() }]);
+}
+
+#[test]
+fn a_stage_that_moved_before_it_was_assigned_is_found_again() {
+    let mut line = roster(3, false);
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    line.handle_linked(StageIndex(1), node(1), 1, false, ms(1));
+    assert_eq!(assigned(&mut line)[0].3.as_ref().unwrap().address, "host:1", "stage 1 waits for stage 2");
+    line.handle_address(StageIndex(1), None, ms(2));
+    line.handle_lost(StageIndex(1), "killed".into(), ms(2));
+    // The new process may be heard before its address is.
+    line.handle_linked(StageIndex(1), node(1), 2, false, ms(3));
+    line.handle_address(StageIndex(1), Some("host:9".into()), ms(3));
+    let again = assigned(&mut line);
+    assert_eq!(again.last().unwrap().3.as_ref().unwrap().address, "host:9");
+    assert!(again.last().unwrap().1 > 10, "in a new generation");
+    line.handle_address(StageIndex(1), None, ms(4));
+    line.handle_address(StageIndex(1), Some("host:9".into()), ms(4));
+    assert_eq!(actions(&mut line), [], "nobody was told anything else");
+}
+
+#[test]
+fn another_node_in_a_stages_place_is_told_to_its_neighbours() {
+    let mut line = roster(3, false);
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(1));
+    line.handle_linked(StageIndex(1), node(1), 1, false, ms(1));
+    assert_eq!(assigned(&mut line).len(), 1);
+    line.handle_lost(StageIndex(1), "replaced".into(), ms(2));
+    line.handle_linked(StageIndex(1), node(7), 1, false, ms(3));
+    let again = assigned(&mut line);
+    assert_eq!(again.iter().map(|a| (a.0, a.1)).collect::<Vec<_>>(), [(0, 11)]);
+    assert_eq!(again[0].3.as_ref().unwrap().node, Some(node(7)));
 }
