@@ -73,6 +73,7 @@ impl Outset {
 }
 
 async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Result<()> {
+    let mut end = signals::EndSignals::listen()?;
     let http = Server::bind(args.listen).await?;
     let address = http.local_addr();
     eprintln!("{} is starting on http://{address}", args.model_id);
@@ -88,18 +89,18 @@ async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Re
     let started = tokio::select! {
         started = start(&args, outset, &line, &api) => started?,
         served = &mut serving => return Ok(served??),
-        () = signals::shutdown() => return Ok(()),
+        () = end.next() => return Ok(()),
     };
     let watching =
         tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
     tokio::select! {
         served = &mut serving => return Ok(served??),
-        () = signals::shutdown() => eprintln!("Stopping: running requests may finish for a few seconds."),
+        () = end.next() => eprintln!("Stopping: running requests may finish for a few seconds."),
     }
     stop.send_replace(true);
     tokio::select! {
         served = serving => served??,
-        () = signals::shutdown() => {}
+        () = end.next() => {}
     }
     watching.abort();
     Ok(())

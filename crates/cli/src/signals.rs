@@ -18,22 +18,45 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
         .context("could not start the threads for sockets")
 }
 
-/// Resolves at Ctrl-C or SIGTERM.
-pub(crate) async fn shutdown() {
-    #[cfg(unix)]
-    {
+/// Hears Ctrl-C and SIGTERM from the moment it is made, so that none is lost while nobody waits.
+#[cfg(unix)]
+pub(crate) struct EndSignals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl EndSignals {
+    /// Starts to listen; needs a runtime around it.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
+        let hear = |kind| signal(kind).context("could not listen for signals");
+        Ok(Self { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+    }
+
+    /// Resolves at the next signal. Cancel safe.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
     }
-    // Without a way to hear signals the process ends by the default action.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+}
+
+/// Hears Ctrl-C from the moment it is made, so that none is lost while nobody waits.
+#[cfg(windows)]
+pub(crate) struct EndSignals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl EndSignals {
+    /// Starts to listen; needs a runtime around it.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        Ok(Self(tokio::signal::windows::ctrl_c().context("could not listen for Ctrl-C")?))
+    }
+
+    /// Resolves at the next signal. Cancel safe.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
     }
 }
 

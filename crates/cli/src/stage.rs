@@ -43,6 +43,7 @@ async fn serve(
     identity: Identity,
     parent_gone: Option<oneshot::Receiver<()>>,
 ) -> anyhow::Result<()> {
+    let mut end = signals::EndSignals::listen()?;
     let mut options = ListenerOptions::default();
     options.link.shape.clone_from(&args.link);
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
@@ -59,7 +60,7 @@ async fn serve(
         match parent_gone {
             // An error means that the reading thread ended: standard input is closed then, too.
             Some(gone) => drop(gone.await),
-            None => signals::shutdown().await,
+            None => end.next().await,
         }
     };
     tokio::select! {
