@@ -9,6 +9,8 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short enough that several chunks of a common prompt overlap on the stages and a decoding sequence waits for one
 /// of them only briefly, long enough that reading the weights is shared by many rows.
 const CHUNK_ROWS: u32 = 128;
+/// Frames of a sequence that may wait besides its chunks: its open, a window and its close.
+const OTHER_FRAMES: u64 = 3;
 
 /// The budgets of one line; constant for a scheduler's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,39 @@ impl Config {
             max_chunks_in_flight: u32::from(n_stages) + 1,
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
+        }
+    }
+
+    /// These budgets, lowered until all sequences together have at most so many bytes of hidden rows (`row_bytes` each)
+    /// and so many frames on the line: they may all wait at its slowest stage.
+    #[must_use]
+    pub fn fit(mut self, row_bytes: u64, bytes: u64, frames: u64) -> Self {
+        let n_slots = u64::from(self.n_slots.max(1));
+        let rows = bytes / n_slots / row_bytes.max(1);
+        let chunks_by_bytes = rows / u64::from(self.chunk_rows.max(1));
+        let chunks_by_frames = (frames / n_slots).saturating_sub(OTHER_FRAMES);
+        let most = |limit: u64| u32::try_from(limit.max(1)).unwrap_or(u32::MAX);
+        let most_chunks = most(chunks_by_bytes.min(chunks_by_frames));
+        self.max_chunks_in_flight = self.max_chunks_in_flight.min(most_chunks);
+        self.chunk_rows = self.chunk_rows.min(most(rows));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_shrink_until_all_prompts_fit_beside_each_other() {
+        let usual = Config::new(3, 4, 4096, 100);
+        assert_eq!(usual.clone().fit(16 << 10, 256 << 20, 4096), usual, "a small line has room");
+        for n_slots in [1, 16, 64, 256, 1024] {
+            let config = Config::new(5, n_slots, 4096, 100).fit(64 << 10, 256 << 20, 4096);
+            let chunks = u64::from(n_slots) * u64::from(config.max_chunks_in_flight);
+            assert!(chunks * u64::from(config.chunk_rows) * (64 << 10) <= 256 << 20, "{config:?}");
+            assert!(chunks + OTHER_FRAMES * u64::from(n_slots) <= 4096, "{config:?}");
+            assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0);
         }
     }
 }

@@ -35,6 +35,15 @@ pub enum StageAddress {
     },
 }
 
+impl StageAddress {
+    fn is_known(&self) -> bool {
+        match self {
+            Self::Local(_) => true,
+            Self::Remote { address, .. } => address.borrow().is_some(),
+        }
+    }
+}
+
 /// A link to a stage in this process; both ends know each other's keys without a proof.
 pub(super) async fn link_local(config: &FrontConfig, node: &Node) -> net::Link {
     let peer = |node, role| PeerInfo { node, role, address: "local".to_owned() };
@@ -148,7 +157,8 @@ async fn read(
             },
             () = moved(address) => {
                 sender.close("the stage has moved");
-                return Some("it was replaced".to_owned());
+                let reason = if address.is_known() { "it has moved" } else { "it has ended" };
+                return Some(reason.to_owned());
             }
         }
     }

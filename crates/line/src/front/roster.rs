@@ -15,9 +15,9 @@ use protocol::{
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause: a person who repairs something should not wait longer than this for the line to notice.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// A stage that nobody could reach for so long is asked for through its neighbour. Long enough for a restart, after which
-/// the front would reach it again itself.
-const RELAY_AFTER: Duration = Duration::from_secs(3);
+/// A stage that nobody could reach for so long is asked for through its neighbour. Longer than a frozen stage on this
+/// machine takes to be replaced, after which the front reaches it itself.
+const RELAY_AFTER: Duration = Duration::from_secs(8);
 /// A line that was up this long has earned a fresh start of the pauses.
 const SETTLED: Duration = Duration::from_secs(10);
 

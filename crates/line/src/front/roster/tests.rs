@@ -173,13 +173,13 @@ fn a_neighbour_that_relays_is_told_when_the_stage_has_moved() {
 #[test]
 fn a_stage_that_cannot_be_dialled_for_a_while_is_relayed_by_a_linked_neighbour() {
     let mut line = roster(2, false);
-    line.handle_unreachable(StageIndex(1), "refused".into(), ms(5000));
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(9000));
     assert!(!line.seats()[1].relayed, "nobody could relay yet");
-    line.handle_linked(StageIndex(0), node(0), 1, false, ms(6000));
-    line.handle_unreachable(StageIndex(1), "refused".into(), ms(6001));
+    line.handle_linked(StageIndex(0), node(0), 1, false, ms(9500));
+    line.handle_unreachable(StageIndex(1), "refused".into(), ms(9501));
     let to_1 = Downstream { address: "host:1".into(), node: None, relay: true };
     assert_eq!(assigned(&mut line), [(0, 10, FRONT, Some(to_1))]);
-    line.handle_linked(StageIndex(1), node(1), 1, false, ms(6002));
+    line.handle_linked(StageIndex(1), node(1), 1, false, ms(9502));
     assert!(!line.seats()[1].relayed, "a direct link wins");
     assert_eq!(line.generation(), Generation(11));
 }

@@ -74,7 +74,7 @@ impl World {
             }
             _ => self.work(),
         }
-        let pause = self.random(4000);
+        let pause = self.random(8000);
         self.now += ms(pause);
         self.hear();
     }
