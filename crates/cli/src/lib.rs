@@ -6,6 +6,7 @@
 
 mod api;
 pub mod args;
+pub mod bench;
 mod children;
 mod cluster;
 mod config;

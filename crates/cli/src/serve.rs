@@ -12,6 +12,7 @@ use llama::Vocab;
 use net::{DialOptions, Heartbeat, Identity, LinkOptions};
 use protocol::{Generation, KvType, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -40,10 +41,12 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     // A cluster that is not there is told before anything takes time.
-    let outset = Outset::of(&args)?;
-    let runtime = signals::runtime()?;
+    let line = signals::line_runtime()?;
+    let outset = Outset::of(&args, line.handle().clone())?;
+    let runtime = signals::http_runtime()?;
     let served = runtime.block_on(serve(args, outset, ApiConfig { api_keys, ..ApiConfig::default() }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
+    line.shutdown_background();
     runtime.shutdown_background();
     served
 }
@@ -52,21 +55,24 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
 struct Outset {
     /// This program's file.
     program: PathBuf,
+    /// Where the front, its links and the stage in this process run.
+    runtime: Handle,
     front: Identity,
     /// Of the local children, stage 1 first.
     children: Vec<Identity>,
 }
 
 impl Outset {
-    fn of(args: &ServeArgs) -> anyhow::Result<Self> {
+    fn of(args: &ServeArgs, runtime: Handle) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("could not find this program's own file")?;
         match &args.place {
             Place::Local => {
                 let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1)?;
-                Ok(Self { program, front, children })
+                Ok(Self { program, runtime, front, children })
             }
             Place::Machines { .. } => {
-                Ok(Self { program, front: cluster::identity(args.cluster.as_deref())?, children: Vec::new() })
+                let front = cluster::identity(args.cluster.as_deref())?;
+                Ok(Self { program, runtime, front, children: Vec::new() })
             }
         }
     }
@@ -149,6 +155,8 @@ struct Prepared {
     info: ModelInfo,
     vocab: Arc<Vocab>,
     context: u32,
+    /// Of one hidden row in its widest form.
+    row_bytes: u64,
 }
 
 async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
@@ -175,7 +183,8 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let trained = model.arch_u32("context_length");
     let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
     let info = model_info(args, &model, &slices, &vocab, context)?;
-    Ok(Prepared { slices, info, vocab, context })
+    let row_bytes = 4 * u64::from(model.n_embd());
+    Ok(Prepared { slices, info, vocab, context, row_bytes })
 }
 
 /// How many slices this machine reads, from the first. Other machines cut their own, and a model that is not cut at all
@@ -214,6 +223,8 @@ fn model_info(
 
 /// Starts the front, the stage in this process and the children.
 fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
+    let runtime = outset.runtime.clone();
+    let _on_it = runtime.enter();
     let n_stages = prepared.slices.plan.stages.len();
     let local = match &args.place {
         Place::Local => n_stages,
@@ -256,7 +267,8 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
             args.parallel,
             prepared.context,
             prepared.vocab.n_tokens() as u32,
-        ),
+        )
+        .fit(prepared.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64),
         dial,
         heartbeat: Heartbeat::default(),
         local_link: LinkOptions::default(),

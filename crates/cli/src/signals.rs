@@ -1,18 +1,28 @@
-//! What both long-running commands need of the operating system: a runtime, the end signals, the number of cores.
+//! What both long-running commands need of the operating system: runtimes, the end signals, the number of cores.
 
 use std::thread::available_parallelism;
 
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads for sockets and HTTP. They never compute, so two are enough for any line.
-const IO_THREADS: usize = 2;
+/// Threads for HTTP: while one renders a template or cuts a long prompt into tokens, others go on being served.
+const HTTP_THREADS: usize = 2;
 
-/// The runtime of sockets, timers and HTTP.
-pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+/// The runtime of a line's links. One thread: what happens there takes microseconds, and with two of them every frame
+/// would wake a second one in vain, which costs more than the rest of a hop.
+pub(crate) fn line_runtime() -> anyhow::Result<Runtime> {
+    start(1, "line")
+}
+
+/// The runtime of HTTP and child processes, apart from the line's: a token must not wait for somebody's long prompt.
+pub(crate) fn http_runtime() -> anyhow::Result<Runtime> {
+    start(HTTP_THREADS, "http")
+}
+
+fn start(threads: usize, name: &str) -> anyhow::Result<Runtime> {
     Builder::new_multi_thread()
-        .worker_threads(IO_THREADS)
-        .thread_name("io")
+        .worker_threads(threads)
+        .thread_name(name)
         .enable_all()
         .build()
         .context("could not start the threads for sockets")

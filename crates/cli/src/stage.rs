@@ -31,7 +31,7 @@ pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
     } else {
         (cluster::identity(args.cluster.as_deref())?, None)
     };
-    let runtime = signals::runtime()?;
+    let runtime = signals::line_runtime()?;
     let served = runtime.block_on(serve(&args, identity, parent_gone));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     runtime.shutdown_background();
@@ -88,7 +88,7 @@ fn node_config(args: &StageArgs, identity: Identity) -> NodeConfig {
 }
 
 /// Reads this child's identity, and leaves a thread behind that says when the front has gone.
-fn from_parent() -> anyhow::Result<(Identity, oneshot::Receiver<()>)> {
+pub(crate) fn from_parent() -> anyhow::Result<(Identity, oneshot::Receiver<()>)> {
     let mut input = BufReader::new(std::io::stdin());
     let identity =
         Identity::from_pem(&identity_text(&mut input)?).context("the identity on standard input")?;

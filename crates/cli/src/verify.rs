@@ -56,7 +56,7 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<()> {
         slices.plan.cuts(),
     );
     let prompts = prompts(&vocab, context)?;
-    let runtime = signals::runtime()?;
+    let runtime = signals::line_runtime()?;
     let runs = runtime.block_on(run_line(args, &slices, &vocab, threads, context, &prompts))?;
     runtime.shutdown_background();
     let config = EngineConfig { context, max_rows: MAX_ROWS, threads, ..EngineConfig::new(&args.model) };

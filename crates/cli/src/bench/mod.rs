@@ -1,0 +1,98 @@
+//! The benchmark of a line on one machine: what the loop costs around the engine, and what cutting the model costs.
+//!
+//! Owns: what is run against what, the bounds, and the files that hold results. Every figure with a bound is either the
+//! loop with engines that compute nothing, or a ratio of two things measured in turn in the same minute, so that a
+//! slower or busier machine shifts both. Does not know: how a line works; it drives the released binary over HTTP, and
+//! fronts and stages through the same crates.
+
+mod answers;
+mod http;
+mod idle;
+mod null_line;
+mod report;
+mod served;
+mod stats;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Parser, ValueEnum};
+
+use crate::{logging, signals};
+use report::Report;
+
+/// Measure a line on this machine. Exit code 1 if a bound is missed.
+#[derive(Debug, Parser)]
+#[command(name = "line-bench", version, max_term_width = 110)]
+struct Flags {
+    /// Models to serve whole and cut (none: only what needs no model is measured)
+    #[arg(value_name = "MODEL")]
+    models: Vec<PathBuf>,
+    /// Measure only these
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle")]
+    only: Vec<Part>,
+    /// Rounds of each comparison; the median of them counts
+    #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=500))]
+    rounds: u16,
+    /// Write the results into this folder as JSON
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Be a stage whose engine computes nothing, for rows of this width
+    #[arg(long, hide = true, value_name = "WIDTH")]
+    null_stage: Option<usize>,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Front and stages with engines that compute nothing: time per token and boundary
+    Loop,
+    /// Decoding by llama.cpp alone, by a line of one stage, and by one of three
+    Answers,
+    /// Processor time of a line that waits
+    Idle,
+}
+
+/// Runs the benchmark and says how it ended: 0 all bounds met, 1 one was missed or it failed, 2 wrong usage.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let flags = Flags::parse_from(argv);
+    match run(&flags) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("line-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> anyhow::Result<bool> {
+    logging::start(None, 0)?;
+    if let Some(width) = flags.null_stage {
+        null_line::child(width)?;
+        return Ok(true);
+    }
+    if flags.only.iter().any(|part| *part != Part::Loop) && flags.models.is_empty() {
+        bail!("`answers` and `idle` need a model: name one, or measure `--only loop`");
+    }
+    let mut report = Report::new(&signals::build());
+    let rounds = usize::from(flags.rounds);
+    // As in a front: links on a thread of their own, their users on others.
+    let (runtime, line) = (signals::http_runtime()?, signals::line_runtime()?);
+    if flags.only.contains(&Part::Loop) {
+        runtime.block_on(null_line::measure(rounds, line.handle(), &mut report))?;
+    }
+    for model in &flags.models {
+        let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
+        runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+    }
+    line.shutdown_background();
+    runtime.shutdown_background();
+    report.print();
+    if let Some(folder) = &flags.out {
+        println!("\nwritten to {}", report.write(folder)?.display());
+    }
+    Ok(report.is_met())
+}

@@ -1,0 +1,122 @@
+//! A running `paceline serve`, as a user starts it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use protocol::Token;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinHandle;
+
+use super::http;
+use super::stats::quantile;
+
+/// The model may have to be cut first.
+const READY_WITHIN: Duration = Duration::from_secs(600);
+
+/// A server; ended, with its stages, when dropped.
+pub(super) struct Served {
+    child: Child,
+    address: SocketAddr,
+    reading: JoinHandle<()>,
+}
+
+/// One answer.
+pub(super) struct Answer {
+    pub(super) text: String,
+    /// Median time between two events, each of which is a token with few exceptions.
+    pub(super) token_ms: f64,
+}
+
+impl Served {
+    /// Starts the `paceline` beside this program, with one thread a stage, and waits until it is ready.
+    pub(super) async fn start(model: &Path, stages: usize) -> anyhow::Result<Self> {
+        let program = program()?;
+        let mut child = Command::new(&program)
+            .arg("serve")
+            .arg(model)
+            .args(["--stages", &stages.to_string(), "--threads", "1", "--listen", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("could not start {}", program.display()))?;
+        let stderr = child.stderr.take().context("the server has no standard error")?;
+        let mut said = BufReader::new(stderr).lines();
+        let address = tokio::time::timeout(READY_WITHIN, ready(&mut said))
+            .await
+            .with_context(|| format!("{} was not ready in time", model.display()))??;
+        // What it still says is read, so that it never waits for a reader.
+        let reading = tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
+        Ok(Self { child, address, reading })
+    }
+
+    /// Generates greedily after the prompt, streaming.
+    pub(super) async fn answer(&self, prompt: &[Token], n_tokens: usize) -> anyhow::Result<Answer> {
+        let body = json!({
+            "model": "default",
+            "prompt": prompt.iter().map(|token| token.0).collect::<Vec<_>>(),
+            "max_tokens": n_tokens,
+            "temperature": 0,
+            "ignore_eos": true,
+            "stream": true,
+        });
+        let events = http::stream(self.address, "/v1/completions", &body).await?;
+        let mut text = String::new();
+        let mut times = Vec::new();
+        for (at, event) in &events {
+            if let Some(piece) = event["choices"][0]["text"].as_str().filter(|piece| !piece.is_empty()) {
+                text.push_str(piece);
+                times.push(*at);
+            }
+        }
+        if times.len() < n_tokens / 2 {
+            bail!("an answer of {n_tokens} tokens came in {} events", times.len());
+        }
+        let mut gaps: Vec<f64> =
+            times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
+        gaps.sort_by(f64::total_cmp);
+        Ok(Answer { text, token_ms: quantile(&gaps, 0.5) })
+    }
+
+    /// The front's process and those of its stages.
+    pub(super) async fn pids(&self) -> anyhow::Result<Vec<u32>> {
+        let line = http::get(self.address, "/v1/line").await?;
+        let stages = line["stages"].as_array().context("/v1/line names no stages")?;
+        stages
+            .iter()
+            .map(|stage| stage["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()))
+            .collect::<Option<Vec<u32>>>()
+            .context("/v1/line names no processes")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.reading.abort();
+        // Gone already if it ended by itself; its stages end with it.
+        let _ = self.child.start_kill();
+    }
+}
+
+fn program() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("could not find this program's own file")?;
+    Ok(own.with_file_name(format!("paceline{}", std::env::consts::EXE_SUFFIX)))
+}
+
+/// Reads what the server says until it is ready: `Ready: NAME at http://ADDRESS`.
+async fn ready(said: &mut Lines<BufReader<ChildStderr>>) -> anyhow::Result<SocketAddr> {
+    let mut last = String::new();
+    while let Some(line) = said.next_line().await? {
+        if let Some(address) = line.strip_prefix("Ready: ").and_then(|line| line.rsplit_once("http://")) {
+            return address.1.trim().parse().with_context(|| format!("no address in `{line}`"));
+        }
+        last = line;
+    }
+    bail!("the server ended before it was ready: {last}")
+}
