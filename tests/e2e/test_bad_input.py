@@ -166,7 +166,7 @@ def test_wrong_usage_is_told_in_one_sentence(args):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command):
     done = run(command, "--help", within=10)
-    assert done.returncode == 0 and f"paceline {command}" in done.stdout and not done.stderr
+    assert done.returncode == 0 and f"{BINARY.name} {command}" in done.stdout and not done.stderr
     if command != "inspect":
         assert "Usage:" in done.stdout and len(done.stdout.splitlines()) > 8
 

@@ -19,12 +19,12 @@ ARGS = (SMOLLM2, "--stages", 3, "--threads", 1)
 class Stream:
     """A streamed completion that is read in the background."""
 
-    def __init__(self, serve, max_tokens):
+    def __init__(self, serve, max_tokens, prompt=PROMPT):
         self.events = []
         self.cut_off = False
         self.ended_at = None
         self.more = threading.Condition()
-        body = {"prompt": PROMPT, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
         self.thread = threading.Thread(target=self._read, args=(serve, body), daemon=True)
         self.thread.start()
 
@@ -150,6 +150,23 @@ def test_a_stage_that_pauses_for_a_moment_is_kept(serve):
     assert serve.text(PROMPT) == expected
 
 
+def test_a_machine_that_was_suspended_goes_on_where_it_stopped(serve):
+    expected = serve.text(PROMPT, 60)
+    everyone = serve.stage_pids()
+    stream = Stream(serve, 60)
+    stream.wait_events(4)
+    for pid in everyone:
+        os.kill(pid, signal.SIGSTOP)
+    # Longer than a heartbeat may be late: nobody may take the pause of all for the end of one.
+    threading.Event().wait(1.5)
+    for pid in everyone:
+        os.kill(pid, signal.SIGCONT)
+    assert stream.wait_end(60) == "[DONE]", stream.events[-2:]
+    text = "".join(json.loads(event)["choices"][0]["text"] for event in stream.events[:-1])
+    assert text == expected
+    assert serve.stage_pids() == everyone and serve.readiness() is None
+
+
 def test_children_end_with_a_front_that_is_killed(serve):
     children = serve.children()
     assert len(children) == 2
@@ -178,6 +195,21 @@ def test_a_front_that_is_told_to_end_lets_answers_finish_and_ends_well(serve):
     long.wait_end(5)
     assert len(long.events) > len(short.events)
     assert not any("panicked" in said for said in serve.lines), serve.lines
+
+
+@pytest.mark.parametrize("turn", range(20 if SOAK else 2))
+def test_a_front_that_is_told_twice_to_end_ends_well_while_it_computes(turn):
+    with Serve(SMOLLM2, "--stages", 2, "--threads", 1) as serve:
+        serve.wait_ready()
+        children = serve.children()
+        # A prompt of seconds: the engines cannot be interrupted in it.
+        Stream(serve, 16, PROMPT * 200)
+        wait_until(lambda: serve.line()["sequences"], 10, "the request did not start")
+        serve.signal(signal.SIGTERM)
+        serve.wait_line("Stopping", 5)
+        serve.signal(signal.SIGTERM)
+        assert serve.wait(3) == 0
+        wait_gone(children, 5)
 
 
 def test_a_front_that_is_told_to_end_while_it_starts_ends_well():
