@@ -33,19 +33,21 @@ impl Median {
     }
 }
 
-/// How many values to leave out on each side: the most for which the chance that the median lies outside on that side,
-/// P(Binomial(n, 1/2) < cut), stays within [`TAIL`].
+/// How many values to leave out on each side: the most for which the chance that only so many values lie on that side
+/// of the median, P(Binomial(n, 1/2) <= cut), stays within [`TAIL`]; none if even that of no value does not.
 fn outside(n: usize) -> usize {
     let mut weight = 0.5_f64.powi(n as i32);
-    let mut below = 0.0;
-    for cut in 0..n / 2 {
-        below += weight;
-        if below > TAIL {
-            return cut;
-        }
+    let mut up_to = weight;
+    let mut cut = 0;
+    while cut + 1 < n.div_ceil(2) {
         weight *= (n - cut) as f64 / (cut + 1) as f64;
+        up_to += weight;
+        if up_to > TAIL {
+            break;
+        }
+        cut += 1;
     }
-    n.div_ceil(2) - 1
+    cut
 }
 
 /// The value below which a `share` of the ascending values lies, between neighbours in proportion.
