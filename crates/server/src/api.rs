@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 
 use crate::auth::ApiKeys;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::template::{ChatTemplate, TemplateError};
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
 
@@ -57,6 +58,7 @@ pub struct Api(Arc<Inner>);
 struct Inner {
     line: Arc<dyn Line>,
     config: ApiConfig,
+    metrics: Arc<Metrics>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -77,7 +79,7 @@ impl Api {
     /// An API over a line whose model is not known yet.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, config: ApiConfig) -> Self {
-        Self(Arc::new(Inner { line, config, model: OnceLock::new() }))
+        Self(Arc::new(Inner { line, config, metrics: Arc::new(Metrics::new()), model: OnceLock::new() }))
     }
 
     /// Gives the API its model.
@@ -100,11 +102,20 @@ impl Api {
         &self.0.config
     }
 
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
     /// Whether requests can be answered now.
     pub(crate) fn ready(&self) -> Result<&Arc<Model>, ApiError> {
         if let Readiness::NotReady { reason, progress } = self.0.line.readiness() {
             return Err(ApiError::NotReady { reason, progress });
         }
+        self.model()
+    }
+
+    /// The model, whether or not the line can run it now.
+    pub(crate) fn model(&self) -> Result<&Arc<Model>, ApiError> {
         self.0
             .model
             .get()

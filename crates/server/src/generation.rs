@@ -1,6 +1,7 @@
 //! One choice in the making: its request on the line and the text that comes of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::Token;
 use scheduler::{Event, Finish, Request, Timings};
@@ -10,6 +11,7 @@ use uuid::Uuid;
 use crate::answer::{AnswerText, Piece};
 use crate::api::{Api, Model};
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::request::Options;
 use crate::{Submission, limits};
 
@@ -39,8 +41,18 @@ pub(crate) struct Ending {
 pub(crate) struct Generation {
     submission: Submission,
     text: AnswerText,
+    metrics: Arc<Metrics>,
     cached: u32,
+    queued: Duration,
     ended: bool,
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.metrics.stopped("cancelled");
+        }
+    }
 }
 
 /// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled. `param` is the
@@ -68,7 +80,14 @@ pub(crate) async fn start(
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
             let text = AnswerText::new(model.tokenizer.clone(), options.stops.clone(), options.ignore_eos);
-            generations.push(Generation { submission, text, cached: 0, ended: false });
+            generations.push(Generation {
+                submission,
+                text,
+                metrics: api.metrics().clone(),
+                cached: 0,
+                queued: Duration::ZERO,
+                ended: false,
+            });
         }
     }
     Ok(generations)
@@ -85,7 +104,7 @@ impl Generation {
     pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while !self.ended {
             match self.submission.next().await {
-                Some(Event::Started { cached, .. }) => self.cached = cached,
+                Some(Event::Started { cached, queued }) => (self.cached, self.queued) = (cached, queued),
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
                     if stopped {
@@ -99,21 +118,34 @@ impl Generation {
                 Some(Event::Done { finish, timings }) => {
                     let (piece, stopped) = self.text.finish();
                     let finish = match finish {
-                        Finish::Cancelled => return Err(ApiError::Cancelled),
+                        Finish::Cancelled => return Err(self.fail("cancelled", ApiError::Cancelled)),
                         Finish::Length if !stopped => "length",
                         Finish::Length | Finish::Stop => "stop",
                     };
                     return Ok(Some(self.end(piece, finish, Some(timings))));
                 }
-                Some(Event::Failed(failure)) => return Err(failure.into()),
-                None => return Err(ApiError::Internal("the line gave up the request without a word".into())),
+                Some(Event::Failed(failure)) => return Err(self.fail("failed", failure.into())),
+                None => {
+                    let error = ApiError::Internal("the line gave up the request without a word".into());
+                    return Err(self.fail("failed", error));
+                }
             }
         }
         Ok(None)
     }
 
+    fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
+        self.ended = true;
+        self.metrics.stopped(reason);
+        error
+    }
+
     fn end(&mut self, piece: Piece, finish: &'static str, timings: Option<Timings>) -> Step {
         self.ended = true;
+        match &timings {
+            Some(timings) => self.metrics.ended(finish, self.queued, timings),
+            None => self.metrics.stopped(finish),
+        }
         Step::End(Ending { piece, finish, cached: self.cached, completion: self.text.n_tokens(), timings })
     }
 

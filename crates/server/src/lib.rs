@@ -7,11 +7,14 @@
 mod answer;
 mod api;
 mod auth;
+mod body;
 mod error;
 mod fields;
 mod generation;
 mod http;
 mod limits;
+mod metrics;
+mod prompt;
 mod reply;
 mod request;
 mod routes;
@@ -24,6 +27,7 @@ mod template;
 #[cfg(test)]
 mod testing;
 mod utf8;
+mod utility;
 
 pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
 pub use auth::{ApiKeys, KeyFileError};

@@ -307,12 +307,14 @@ fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
     match value {
         Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
         Value::Array(list) if list.is_empty() => Err(ApiError::value("prompt", "`prompt` is an empty list")),
-        Value::Array(list) if list.iter().all(Value::is_number) => Ok(vec![token_prompt(list)?]),
+        Value::Array(list) if list.iter().all(Value::is_number) => {
+            Ok(vec![Prompt::Tokens(token_list("prompt", list)?)])
+        }
         Value::Array(list) => list
             .iter()
             .map(|item| match item {
                 Value::String(text) => Ok(Prompt::Text(text.clone())),
-                Value::Array(tokens) => token_prompt(tokens),
+                Value::Array(tokens) => token_list("prompt", tokens).map(Prompt::Tokens),
                 other => Err(fields::wrong("prompt", EXPECTED, other)),
             })
             .collect(),
@@ -320,14 +322,14 @@ fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
     }
 }
 
-fn token_prompt(list: &[Value]) -> Result<Prompt, ApiError> {
+/// Token ids as clients write them.
+pub(crate) fn token_list(name: &str, list: &[Value]) -> Result<Vec<protocol::Token>, ApiError> {
     list.iter()
         .map(|token| {
             fields::whole(token)
                 .and_then(|token| i32::try_from(token).ok())
                 .map(protocol::Token)
-                .ok_or_else(|| fields::wrong("prompt", "whole numbers for tokens", token))
+                .ok_or_else(|| fields::wrong(name, "whole numbers for tokens", token))
         })
-        .collect::<Result<_, _>>()
-        .map(Prompt::Tokens)
+        .collect()
 }

@@ -1,25 +1,21 @@
 //! What each route does.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{FromRequest, OriginalUri, Path, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::extract::{OriginalUri, Path, Request, State};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use protocol::Token;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::api::{Api, Model};
+use crate::body::Body;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::reply::{Form, Reply};
-use crate::request::{ChatRequest, CompletionRequest, Options, Prompt};
-use crate::template::{Conversation, Specials};
-use crate::{LineStatus, generation, limits, stream};
+use crate::request::{ChatRequest, CompletionRequest, Options};
+use crate::{LineStatus, body, generation, prompt, stream};
 
 /// `GET /health`: the process lives.
 pub(crate) async fn health() -> Json<Value> {
@@ -35,6 +31,13 @@ pub(crate) async fn ready(State(api): State<Api>) -> Result<Json<Value>, ApiErro
 /// `GET /v1/line`.
 pub(crate) async fn line(State(api): State<Api>) -> Json<LineStatus> {
     Json(api.line().status())
+}
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(State(api): State<Api>) -> Response {
+    const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let text = api.metrics().encode(&api.line().status(), api.ready().is_ok());
+    ([(header::CONTENT_TYPE, FORMAT)], text).into_response()
 }
 
 /// `GET /v1/models`.
@@ -70,12 +73,14 @@ fn describe(model: &Model) -> Value {
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "messages";
-    let (model, fields, size) = read(&api, request).await?;
+    let Body { model, fields, size } = body::read(&api, request).await?;
     let ChatRequest { conversation, options } = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let now = now();
     let prompt = {
         let model = model.clone();
-        aside(size, move || render(&model, &conversation, now)).await??
+        body::aside(size, move || {
+            prompt::text_of(&model, &conversation, prompt::now()).map(|text| prompt::tokenise(&model, &text))
+        })
+        .await??
     };
     answer(&api, &model, Job { prompts: vec![prompt], options, form: Form::Chat, param: PARAM }).await
 }
@@ -83,14 +88,17 @@ pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Res
 /// `POST /v1/completions`.
 pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "prompt";
-    let (model, fields, size) = read(&api, request).await?;
+    let Body { model, fields, size } = body::read(&api, request).await?;
     let CompletionRequest { prompts, echo, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let echo =
-        if echo { prompts.iter().map(|prompt| prompt_text(&model, prompt)).collect() } else { Vec::new() };
+        if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
     let prompts = {
         let model = model.clone();
-        aside(size, move || prompts.into_iter().map(|prompt| prompt_tokens(&model, prompt)).collect()).await?
+        body::aside(size, move || {
+            prompts.into_iter().map(|prompt| prompt::tokens_of(&model, prompt)).collect()
+        })
+        .await?
     };
     answer(&api, &model, Job { prompts, options, form: Form::Completion { echo }, param: PARAM }).await
 }
@@ -123,7 +131,7 @@ async fn answer(api: &Api, model: &Arc<Model>, job: Job) -> Result<Response, Api
     let reply = Reply {
         form: job.form,
         id: format!("{prefix}-{}", Uuid::new_v4().simple()),
-        created: now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: prompt::unix_seconds(),
         model: model.info.id.clone(),
         fingerprint: model.info.fingerprint.clone(),
         tokenizer: model.tokenizer.clone(),
@@ -136,73 +144,4 @@ async fn answer(api: &Api, model: &Arc<Model>, job: Job) -> Result<Response, Api
         return Ok(stream::respond(generations, reply, job.options.include_usage, keep_alive));
     }
     Ok(Json(stream::collect(generations, &reply).await?).into_response())
-}
-
-/// The model that the request is for, the body's fields, and the body's size in bytes.
-async fn read(api: &Api, request: Request) -> Result<(Arc<Model>, Fields, usize), ApiError> {
-    let model = api.ready()?.clone();
-    let body = timeout(limits::BODY_TIME, Bytes::from_request(request, &()))
-        .await
-        .map_err(|_| ApiError::TooSlow(limits::BODY_TIME))?
-        .map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge { limit: api.config().max_body_bytes },
-            _ => ApiError::Json(rejection.body_text()),
-        })?;
-    let fields = Fields::parse(&body)?;
-    if let Some(asked) = fields.text("model")? {
-        model.answers_to(asked)?;
-    }
-    Ok((model, fields, body.len()))
-}
-
-/// Runs work that takes as long as `size` bytes do: little work here, much on a thread where it holds up nobody.
-async fn aside<T: Send + 'static>(
-    size: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    if size <= limits::TOKENISE_INLINE_BYTES {
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::Internal(format!("the prompt could not be prepared: {error}")))
-}
-
-fn render(model: &Model, conversation: &Conversation, now: SystemTime) -> Result<Vec<Token>, ApiError> {
-    let invalid = |message: String| ApiError::value("messages", message);
-    let template = model.template.as_ref().map_err(|error| invalid(error.to_string()))?;
-    let specials = Specials { bos: &model.info.bos, eos: &model.info.eos };
-    let text = template.render(conversation, specials, now).map_err(|error| invalid(error.to_string()))?;
-    Ok(tokenise(model, &text))
-}
-
-fn prompt_tokens(model: &Model, prompt: Prompt) -> Vec<Token> {
-    match prompt {
-        Prompt::Text(text) => tokenise(model, &text),
-        Prompt::Tokens(tokens) => tokens,
-    }
-}
-
-fn prompt_text(model: &Model, prompt: &Prompt) -> String {
-    match prompt {
-        Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(tokens) => {
-            let mut bytes = Vec::new();
-            tokens.iter().for_each(|&token| model.tokenizer.piece(token, true, &mut bytes));
-            String::from_utf8_lossy(&bytes).into_owned()
-        }
-    }
-}
-
-/// A text that writes the beginning-of-sequence token itself must not get a second one.
-fn tokenise(model: &Model, text: &str) -> Vec<Token> {
-    let bos = &model.info.bos;
-    let has_bos = !bos.is_empty() && text.starts_with(bos.as_str());
-    model.tokenizer.tokenize(text, !has_bos, true)
-}
-
-/// The wall clock, for `created` and for templates that tell the model the date.
-#[allow(clippy::disallowed_methods, reason = "a driver: the time goes to the client, and decides nothing")]
-fn now() -> SystemTime {
-    SystemTime::now()
 }

@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 use crate::limits;
 
 /// For models that bring no template: ChatML, which most models understand.
-const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+pub(crate) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 const NAME: &str = "chat";
 

@@ -9,3 +9,4 @@ mod requests;
 mod streams;
 mod tcp;
 mod transcripts;
+mod utility;
