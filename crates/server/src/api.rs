@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use protocol::Token;
 
 use crate::auth::ApiKeys;
 use crate::error::ApiError;
@@ -68,6 +69,8 @@ pub(crate) struct Model {
     pub tokenizer: Arc<dyn Tokenizer>,
     /// A template that cannot be read only concerns chats.
     pub template: Result<ChatTemplate, TemplateError>,
+    /// Special tokens whose text says how to read a turn, ascending.
+    pub marks: Arc<[Token]>,
 }
 
 /// The model was given before; an API serves one model for its whole life.
@@ -91,7 +94,17 @@ impl Api {
         if let Err(error) = &template {
             tracing::warn!(model = %info.id, %error, "chats will be refused");
         }
-        self.0.model.set(Arc::new(Model { info, tokenizer, template })).map_err(|_| ModelAlreadySet)
+        let mut marks = Vec::new();
+        for mark in template.iter().flat_map(|template| template.syntax().marks()) {
+            if let [token] = tokenizer.tokenize(mark, false, true)[..] {
+                marks.push(token);
+            }
+        }
+        marks.sort_unstable();
+        self.0
+            .model
+            .set(Arc::new(Model { info, tokenizer, template, marks: marks.into() }))
+            .map_err(|_| ModelAlreadySet)
     }
 
     pub(crate) fn line(&self) -> &dyn Line {

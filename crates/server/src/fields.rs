@@ -20,6 +20,16 @@ impl Fields {
         }
     }
 
+    /// Fields made here.
+    pub(crate) const fn of(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
+    /// All fields, unknown ones too.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// The field's value; a null is as good as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())

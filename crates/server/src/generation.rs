@@ -8,27 +8,44 @@ use scheduler::{Event, Finish, Request, Timings};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::answer::{AnswerText, Piece};
+use crate::answer::{AnswerText, Piece, TokenInfo};
 use crate::api::{Api, Model};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::request::Options;
+use crate::turn::{Part, Reading, Turn};
 use crate::{Submission, limits};
 
-/// What a generation gives, in order: any number of pieces, then its end.
+/// What a generation gives, in order: any number of deltas, then its end.
 #[derive(Debug)]
 pub(crate) enum Step {
-    Piece(Piece),
+    Delta(Delta),
     End(Ending),
+}
+
+/// More of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    pub parts: Vec<Part>,
+    /// Of the tokens whose text begins here, if asked for.
+    pub logprobs: Vec<TokenInfo>,
+}
+
+impl Delta {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.logprobs.is_empty()
+    }
 }
 
 /// How a generation ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    /// Text that was held back.
-    pub piece: Piece,
-    /// OpenAI's word for why: `stop` or `length`.
+    /// What was held back.
+    pub delta: Delta,
+    /// OpenAI's word for why: `stop`, `length` or `tool_calls`.
     pub finish: &'static str,
+    /// The stop string that ended it.
+    pub stop: Option<String>,
     /// Prompt tokens that were resident already.
     pub cached: u32,
     /// Tokens of the answer, including one that ended it.
@@ -37,10 +54,22 @@ pub(crate) struct Ending {
     pub timings: Option<Timings>,
 }
 
+/// Prompts and how to go on from them.
+pub(crate) struct Job<'a> {
+    pub prompts: Vec<Vec<Token>>,
+    pub options: &'a Options,
+    /// The field that the prompts came from.
+    pub param: &'static str,
+    pub reading: Reading,
+}
+
 /// A request on the line, as text. Dropping it cancels the request.
 pub(crate) struct Generation {
     submission: Submission,
     text: AnswerText,
+    turn: Turn,
+    /// Parts and log-probabilities that have not gone out.
+    ready: Delta,
     metrics: Arc<Metrics>,
     cached: u32,
     queued: Duration,
@@ -55,18 +84,13 @@ impl Drop for Generation {
     }
 }
 
-/// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled. `param` is the
-/// field that the prompts came from.
-pub(crate) async fn start(
-    api: &Api,
-    model: &Arc<Model>,
-    prompts: &[Vec<Token>],
-    options: &Options,
-    param: &'static str,
-) -> Result<Vec<Generation>, ApiError> {
+/// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled.
+pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result<Vec<Generation>, ApiError> {
+    let Job { prompts, options, param, reading } = job;
     let seed = options.seed.unwrap_or_else(draw_seed);
+    let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };
     let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
-    for prompt in prompts {
+    for prompt in &prompts {
         for choice in 0..options.n {
             let request = Request {
                 prompt: prompt.clone(),
@@ -79,10 +103,13 @@ pub(crate) async fn start(
             };
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
-            let text = AnswerText::new(model.tokenizer.clone(), options.stops.clone(), options.ignore_eos);
+            let tokenizer = model.tokenizer.clone();
+            let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
             generations.push(Generation {
                 submission,
-                text,
+                text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
+                turn,
+                ready: Delta { parts, logprobs: Vec::new() },
                 metrics: api.metrics().clone(),
                 cached: 0,
                 queued: Duration::ZERO,
@@ -107,22 +134,24 @@ impl Generation {
                 Some(Event::Started { cached, queued }) => (self.cached, self.queued) = (cached, queued),
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
-                    if stopped {
+                    self.hear(piece);
+                    if stopped || self.turn.is_over() {
                         let timings = self.call_off().await;
-                        return Ok(Some(self.end(piece, "stop", timings)));
+                        return Ok(Some(self.end("stop", timings)));
                     }
-                    if !piece.is_empty() {
-                        return Ok(Some(Step::Piece(piece)));
+                    if !self.ready.parts.is_empty() {
+                        return Ok(Some(Step::Delta(std::mem::take(&mut self.ready))));
                     }
                 }
                 Some(Event::Done { finish, timings }) => {
                     let (piece, stopped) = self.text.finish();
+                    self.hear(piece);
                     let finish = match finish {
                         Finish::Cancelled => return Err(self.fail("cancelled", ApiError::Cancelled)),
                         Finish::Length if !stopped => "length",
                         Finish::Length | Finish::Stop => "stop",
                     };
-                    return Ok(Some(self.end(piece, finish, Some(timings))));
+                    return Ok(Some(self.end(finish, Some(timings))));
                 }
                 Some(Event::Failed(failure)) => return Err(self.fail("failed", failure.into())),
                 None => {
@@ -140,13 +169,27 @@ impl Generation {
         error
     }
 
-    fn end(&mut self, piece: Piece, finish: &'static str, timings: Option<Timings>) -> Step {
+    fn hear(&mut self, piece: Piece) {
+        self.turn.push(&piece.text, &mut self.ready.parts);
+        self.ready.logprobs.extend(piece.logprobs);
+    }
+
+    fn end(&mut self, finish: &'static str, timings: Option<Timings>) -> Step {
         self.ended = true;
+        self.turn.finish(&mut self.ready.parts);
+        let finish = if finish == "stop" && self.turn.n_calls() > 0 { "tool_calls" } else { finish };
         match &timings {
             Some(timings) => self.metrics.ended(finish, self.queued, timings),
             None => self.metrics.stopped(finish),
         }
-        Step::End(Ending { piece, finish, cached: self.cached, completion: self.text.n_tokens(), timings })
+        Step::End(Ending {
+            delta: std::mem::take(&mut self.ready),
+            finish,
+            stop: self.text.stop().map(str::to_owned),
+            cached: self.cached,
+            completion: self.text.n_tokens(),
+            timings,
+        })
     }
 
     /// The text is complete: cancels the request and waits for the line's last word on it.

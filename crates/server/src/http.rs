@@ -15,9 +15,12 @@ use uuid::Uuid;
 
 use crate::api::{Api, Cors};
 use crate::error::ApiError;
+use crate::messages::{self, MessagesError};
 use crate::{limits, routes, utility};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients send their key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
@@ -38,6 +41,8 @@ pub fn router(api: Api) -> Router {
         .route("/v1/models/{*id}", get(routes::model))
         .route("/v1/chat/completions", post(routes::chat))
         .route("/v1/completions", post(routes::completions))
+        .route(messages::PATH, post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .method_not_allowed_fallback(routes::wrong_method)
         .fallback(routes::unknown_url)
         .layer(body_limit)
@@ -64,7 +69,11 @@ async fn require_key(State(api): State<Api>, request: Request, next: Next) -> Re
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
         && !keys.allow(request.headers().get(header::AUTHORIZATION))
+        && !keys.allow_bare(request.headers().get(API_KEY))
     {
+        if request.uri().path().starts_with(messages::PATH) {
+            return MessagesError(ApiError::Unauthorised).into_response();
+        }
         return ApiError::Unauthorised.into_response();
     }
     next.run(request).await

@@ -8,11 +8,14 @@ mod answer;
 mod api;
 mod auth;
 mod body;
+mod chat;
+mod conversation;
 mod error;
 mod fields;
 mod generation;
 mod http;
 mod limits;
+mod messages;
 mod metrics;
 mod prompt;
 mod reply;
@@ -26,6 +29,8 @@ mod stream;
 mod template;
 #[cfg(test)]
 mod testing;
+mod tools;
+mod turn;
 mod utf8;
 mod utility;
 

@@ -1,7 +1,5 @@
 //! What each route does.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::{OriginalUri, Path, Request, State};
 use axum::http::{HeaderValue, Method, header};
@@ -12,10 +10,13 @@ use uuid::Uuid;
 
 use crate::api::{Api, Model};
 use crate::body::Body;
+use crate::chat::Running;
 use crate::error::ApiError;
-use crate::reply::{Form, Reply};
+use crate::generation::{Generation, Job};
+use crate::reply::{Form, Reply, ReplyStream};
 use crate::request::{ChatRequest, CompletionRequest, Options};
-use crate::{LineStatus, body, generation, prompt, stream};
+use crate::turn::Reading;
+use crate::{LineStatus, body, chat, generation, prompt, stream};
 
 /// `GET /health`: the process lives.
 pub(crate) async fn health() -> Json<Value> {
@@ -72,17 +73,11 @@ fn describe(model: &Model) -> Value {
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    const PARAM: &str = "messages";
     let Body { model, fields, size } = body::read(&api, request).await?;
-    let ChatRequest { conversation, options } = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let prompt = {
-        let model = model.clone();
-        body::aside(size, move || {
-            prompt::text_of(&model, &conversation, prompt::now()).map(|text| prompt::tokenise(&model, &text))
-        })
-        .await??
-    };
-    answer(&api, &model, Job { prompts: vec![prompt], options, form: Form::Chat, param: PARAM }).await
+    let request = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
+    let options = request.options.clone();
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, request, size).await?;
+    answer(&api, reply(&model, &options, Form::Chat, vec![prompt_tokens]), options.stream, generations).await
 }
 
 /// `POST /v1/completions`.
@@ -93,14 +88,18 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let echo =
         if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
-    let prompts = {
+    let prompts: Vec<Vec<Token>> = {
         let model = model.clone();
         body::aside(size, move || {
             prompts.into_iter().map(|prompt| prompt::tokens_of(&model, prompt)).collect()
         })
         .await?
     };
-    answer(&api, &model, Job { prompts, options, form: Form::Completion { echo }, param: PARAM }).await
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).collect();
+    let job = Job { prompts, options: &options, param: PARAM, reading: Reading::default() };
+    let generations = generation::start(&api, &model, job).await?;
+    let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
+    answer(&api, reply, options.stream, generations).await
 }
 
 /// Anything else.
@@ -113,35 +112,33 @@ pub(crate) async fn wrong_method(method: Method) -> ApiError {
     ApiError::MethodNotAllowed(method.to_string())
 }
 
-/// A request whose prompts are tokens.
-struct Job {
-    prompts: Vec<Vec<Token>>,
-    options: Options,
-    form: Form,
-    /// The field that the prompts came from.
-    param: &'static str,
-}
-
-async fn answer(api: &Api, model: &Arc<Model>, job: Job) -> Result<Response, ApiError> {
-    let generations = generation::start(api, model, &job.prompts, &job.options, job.param).await?;
-    let prefix = match job.form {
+fn reply(model: &Model, options: &Options, form: Form, prompt_tokens: Vec<u32>) -> Reply {
+    let prefix = match form {
         Form::Chat => "chatcmpl",
         Form::Completion { .. } => "cmpl",
     };
-    let reply = Reply {
-        form: job.form,
+    Reply {
+        form,
         id: format!("{prefix}-{}", Uuid::new_v4().simple()),
         created: prompt::unix_seconds(),
         model: model.info.id.clone(),
         fingerprint: model.info.fingerprint.clone(),
         tokenizer: model.tokenizer.clone(),
-        n: job.options.n as usize,
-        prompt_tokens: job.prompts.iter().map(|prompt| prompt.len() as u32).collect(),
-        top_logprobs: job.options.top_logprobs,
-    };
-    if job.options.stream {
-        let keep_alive = api.config().keep_alive;
-        return Ok(stream::respond(generations, reply, job.options.include_usage, keep_alive));
+        n: options.n as usize,
+        prompt_tokens,
+        top_logprobs: options.top_logprobs,
+        include_usage: options.include_usage,
     }
-    Ok(Json(stream::collect(generations, &reply).await?).into_response())
+}
+
+async fn answer(
+    api: &Api,
+    reply: Reply,
+    stream: bool,
+    generations: Vec<Generation>,
+) -> Result<Response, ApiError> {
+    if stream {
+        return Ok(stream::respond(generations, ReplyStream::new(reply), api.config().keep_alive));
+    }
+    Ok(Json(reply.whole(stream::collect(generations).await?)).into_response())
 }

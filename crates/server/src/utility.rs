@@ -12,7 +12,7 @@ use crate::api::{Api, Model};
 use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::request::{ChatRequest, token_list};
-use crate::{prompt, template};
+use crate::{chat, template};
 
 /// `POST /tokenize`: `{content}` as llama-server has it, or `{prompt}` as vLLM has it.
 pub(crate) async fn tokenize(State(api): State<Api>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -92,8 +92,8 @@ pub(crate) async fn apply_template(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let Body { model, fields, size } = body::read_for_model(&api, request).await?;
-    let ChatRequest { conversation, .. } = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let text = body::aside(size, move || prompt::text_of(&model, &conversation, prompt::now())).await??;
+    let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
+    let (text, _) = body::aside(size, move || chat::write(&model, chat)).await??;
     Ok(Json(json!({ "prompt": text })))
 }
 

@@ -46,7 +46,17 @@ async fn invalid_chats() {
             json!({ "messages": [{ "role": "user", "content": [{ "type": "text" }] }] }),
         ),
         ("tools", json!({ "tools": [{ "type": "function" }] })),
-        ("tool choice", json!({ "tool_choice": "required" })),
+        ("tool of another type", json!({ "tools": [{ "type": "web_search" }] })),
+        ("name of a tool", json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })),
+        ("tool choice without tools", json!({ "tool_choice": "required" })),
+        ("unknown tool choice", json!({ "tool_choice": "maybe" })),
+        (
+            "choice of an unknown tool",
+            json!({
+                "tools": [{ "type": "function", "function": { "name": "a" } }],
+                "tool_choice": { "type": "function", "function": { "name": "b" } },
+            }),
+        ),
         ("response format", json!({ "response_format": { "type": "json_object" } })),
         ("grammar", json!({ "grammar": "root ::= \"a\"" })),
         ("temperature", json!({ "temperature": -0.5 })),

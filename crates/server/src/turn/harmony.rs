@@ -1,0 +1,87 @@
+//! The syntax of gpt-oss: messages with a header that names a channel and, for calls, whom they are for.
+
+use super::{Calls, Part, certain, say};
+
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const CONSTRAIN: &str = "<|constrain|>";
+const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
+
+/// Where in a message the text is.
+#[derive(Debug, Default)]
+pub(super) enum Harmony {
+    #[default]
+    Header,
+    Body(fn(String) -> Part),
+    /// Text to nobody: calls of tools that nobody offered.
+    Lost,
+}
+
+impl Harmony {
+    pub(super) fn step(&mut self, held: &mut String, calls: &mut Calls, out: &mut Vec<Part>) -> bool {
+        match self {
+            Self::Header => {
+                let Some(end) = held.find(MESSAGE) else { return self.headless(held) };
+                let body = Self::of_header(&held[..end], calls, out);
+                held.drain(..end + MESSAGE.len());
+                *self = body;
+                !calls.over
+            }
+            Self::Body(_) | Self::Lost => {
+                let found = ENDS.iter().filter_map(|end| Some((held.find(end)?, *end))).min();
+                let certain = found.map_or_else(|| certain(held, ENDS), |(at, _)| at);
+                if let Self::Body(part) = self {
+                    let text = &held[..certain];
+                    say(if found.is_some() { text.trim_end() } else { text }, *part, out);
+                }
+                held.drain(..certain + found.map_or(0, |(_, end)| end.len()));
+                if found.is_some() {
+                    *self = Self::Header;
+                }
+                found.is_some()
+            }
+        }
+    }
+
+    /// A model that forgets the header answers in plain text.
+    fn headless(&mut self, held: &str) -> bool {
+        let said = held.trim_start();
+        let known = [CHANNEL, "<|start|>", "assistant", "to="];
+        if said.is_empty() || known.iter().any(|word| said.starts_with(word) || word.starts_with(said)) {
+            return false;
+        }
+        *self = Self::Body(Part::Text);
+        true
+    }
+
+    fn of_header(header: &str, calls: &mut Calls, out: &mut Vec<Part>) -> Self {
+        let after = |mark: &str| header.split_once(mark).map(|(_, rest)| word(rest));
+        let recipient = after("to=").and_then(|to| to.strip_prefix("functions."));
+        match (recipient, after(CHANNEL)) {
+            (Some(_), _) if calls.tools.is_empty() => Self::Lost,
+            (Some(name), _) => {
+                if calls.begin(name, out) {
+                    Self::Body(Part::Arguments)
+                } else {
+                    Self::Lost
+                }
+            }
+            (None, Some("analysis")) => Self::Body(Part::Reasoning),
+            (None, _) => Self::Body(Part::Text),
+        }
+    }
+
+    pub(super) fn finish(&self, held: &str, out: &mut Vec<Part>) {
+        if let Self::Body(part) = self {
+            say(held.trim_end(), *part, out);
+        }
+    }
+}
+
+/// The first word, up to blanks or a special token.
+fn word(text: &str) -> &str {
+    let end = text.find(|c: char| c.is_whitespace()).unwrap_or(text.len());
+    let text = &text[..end];
+    let mark = [CHANNEL, CONSTRAIN, MESSAGE].iter().filter_map(|mark| text.find(mark)).min();
+    &text[..mark.unwrap_or(text.len())]
+}
