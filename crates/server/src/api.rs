@@ -10,6 +10,7 @@ use protocol::Token;
 use crate::auth::ApiKeys;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::responses::Store;
 use crate::template::{ChatTemplate, TemplateError};
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
 
@@ -60,6 +61,7 @@ struct Inner {
     line: Arc<dyn Line>,
     config: ApiConfig,
     metrics: Arc<Metrics>,
+    responses: Arc<Store>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -82,7 +84,8 @@ impl Api {
     /// An API over a line whose model is not known yet.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, config: ApiConfig) -> Self {
-        Self(Arc::new(Inner { line, config, metrics: Arc::new(Metrics::new()), model: OnceLock::new() }))
+        let metrics = Arc::new(Metrics::new());
+        Self(Arc::new(Inner { line, config, metrics, responses: Arc::default(), model: OnceLock::new() }))
     }
 
     /// Gives the API its model.
@@ -117,6 +120,10 @@ impl Api {
 
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    pub(crate) fn responses(&self) -> &Arc<Store> {
+        &self.0.responses
     }
 
     /// Whether requests can be answered now.

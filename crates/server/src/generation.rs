@@ -50,6 +50,8 @@ pub(crate) struct Ending {
     pub cached: u32,
     /// Tokens of the answer, including one that ended it.
     pub completion: u32,
+    /// Of those, tokens of reasoning; exact but for those that came together with the reasoning's end.
+    pub reasoning: u32,
     /// The line's figures, unless it kept them to itself.
     pub timings: Option<Timings>,
 }
@@ -72,6 +74,7 @@ pub(crate) struct Generation {
     ready: Delta,
     metrics: Arc<Metrics>,
     cached: u32,
+    reasoning: u32,
     queued: Duration,
     ended: bool,
 }
@@ -112,6 +115,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 ready: Delta { parts, logprobs: Vec::new() },
                 metrics: api.metrics().clone(),
                 cached: 0,
+                reasoning: 0,
                 queued: Duration::ZERO,
                 ended: false,
             });
@@ -135,6 +139,9 @@ impl Generation {
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
                     self.hear(piece);
+                    if self.turn.is_reasoning() {
+                        self.reasoning += tokens.len() as u32;
+                    }
                     if stopped || self.turn.is_over() {
                         let timings = self.call_off().await;
                         return Ok(Some(self.end("stop", timings)));
@@ -188,6 +195,7 @@ impl Generation {
             stop: self.text.stop().map(str::to_owned),
             cached: self.cached,
             completion: self.text.n_tokens(),
+            reasoning: self.reasoning,
             timings,
         })
     }

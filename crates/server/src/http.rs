@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::api::{Api, Cors};
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
-use crate::{limits, routes, utility};
+use crate::{limits, responses, routes, utility};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients send their key.
@@ -41,6 +41,10 @@ pub fn router(api: Api) -> Router {
         .route("/v1/models/{*id}", get(routes::model))
         .route("/v1/chat/completions", post(routes::chat))
         .route("/v1/completions", post(routes::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route(messages::PATH, post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .method_not_allowed_fallback(routes::wrong_method)

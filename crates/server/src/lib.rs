@@ -7,6 +7,7 @@
 mod answer;
 mod api;
 mod auth;
+mod best;
 mod body;
 mod chat;
 mod conversation;
@@ -20,6 +21,7 @@ mod metrics;
 mod prompt;
 mod reply;
 mod request;
+mod responses;
 mod routes;
 mod sampling;
 mod seam;

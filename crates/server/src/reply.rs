@@ -52,7 +52,7 @@ pub(crate) struct ReplyStream {
 
 impl ReplyStream {
     pub(crate) const fn new(reply: Reply) -> Self {
-        Self { reply, usage: Usage { cached: 0, completion: 0 }, calls: Vec::new() }
+        Self { reply, usage: Usage { cached: 0, completion: 0, reasoning: 0 }, calls: Vec::new() }
     }
 }
 
@@ -101,12 +101,14 @@ impl Wire for ReplyStream {
 pub(crate) struct Usage {
     cached: u32,
     completion: u32,
+    reasoning: u32,
 }
 
 impl Usage {
     /// Counts a choice. A prompt counts once, and what was resident for its first choice is what it saved.
     fn add(&mut self, reply: &Reply, index: usize, ending: &Ending) {
         self.completion += ending.completion;
+        self.reasoning += ending.reasoning;
         if index.is_multiple_of(reply.n) {
             self.cached += ending.cached;
         }
@@ -135,9 +137,11 @@ impl Reply {
 
     /// The chunk that carries a part; `calls` have begun, this one included.
     fn delta(&self, index: usize, part: Part, calls: usize, logprobs: Option<Value>) -> Value {
-        let call = |call: Value| {
-            let mut call = call;
-            call["index"] = json!(calls.saturating_sub(1));
+        let call = |fields: Value| {
+            let mut call = json!({ "index": calls.saturating_sub(1) });
+            if let (Value::Object(call), Value::Object(fields)) = (&mut call, fields) {
+                call.extend(fields);
+            }
             json!({ "tool_calls": [call] })
         };
         let mut choice = match (&self.form, part) {
@@ -256,12 +260,16 @@ impl Reply {
 
     fn usage(&self, usage: Usage) -> Value {
         let prompt: u32 = self.prompt_tokens.iter().sum();
-        json!({
+        let mut answer = json!({
             "prompt_tokens": prompt,
             "completion_tokens": usage.completion,
             "total_tokens": prompt + usage.completion,
             "prompt_tokens_details": { "cached_tokens": usage.cached },
-        })
+        });
+        if usage.reasoning > 0 {
+            answer["completion_tokens_details"] = json!({ "reasoning_tokens": usage.reasoning });
+        }
+        answer
     }
 
     fn logprobs(&self, tokens: &[TokenInfo]) -> Option<Value> {

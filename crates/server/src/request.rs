@@ -78,6 +78,8 @@ pub(crate) struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// Answers begin with their prompt.
     pub echo: bool,
+    /// Choices generated per prompt; the `n` likeliest are the answer.
+    pub best_of: u32,
     pub options: Options,
 }
 
@@ -125,21 +127,18 @@ impl CompletionRequest {
         };
         options.top_logprobs =
             fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
-        if fields.integer("best_of", 0..=MAX_CHOICES as i64)?.is_some_and(|best| best > i64::from(options.n))
-        {
-            return Err(ApiError::value("best_of", "`best_of` above `n` is not supported: leave it out"));
-        }
+        let best_of = best_of(fields, &options)?;
         let echo = fields.flag("echo")?;
         if echo && options.top_logprobs.is_some() {
             let message = "`echo` with `logprobs` is not supported: leave one of them out";
             return Err(ApiError::value("echo", message));
         }
         let prompts = prompts(fields.get("prompt").ok_or_else(|| ApiError::missing("prompt"))?)?;
-        if prompts.len() * options.n as usize > MAX_CHOICES {
-            let message = format!("prompts times `n` may be at most {MAX_CHOICES}");
+        if prompts.len() * options.n.max(best_of) as usize > MAX_CHOICES {
+            let message = format!("prompts times `n` (or `best_of`) may be at most {MAX_CHOICES}");
             return Err(ApiError::value("prompt", message));
         }
-        Ok(Self { prompts, echo, options })
+        Ok(Self { prompts, echo, best_of, options })
     }
 }
 
@@ -162,6 +161,21 @@ impl Options {
             stream: fields.flag("stream")?,
             include_usage,
         })
+    }
+}
+
+/// At least `n`, which is the default; llama.cpp's clients write 0 for that.
+fn best_of(fields: &Fields, options: &Options) -> Result<u32, ApiError> {
+    const NAME: &str = "best_of";
+    match fields.integer(NAME, 0..=MAX_CHOICES as i64)?.unwrap_or(0) as u32 {
+        0 => Ok(options.n),
+        best_of if best_of < options.n => {
+            Err(ApiError::value(NAME, format!("`{NAME}` is {best_of}, but must be at least `n`")))
+        }
+        best_of if best_of > options.n && options.stream => {
+            Err(ApiError::value(NAME, "`best_of` above `n` cannot stream: which is best is known at the end"))
+        }
+        best_of => Ok(best_of),
     }
 }
 

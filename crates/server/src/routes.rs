@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::api::{Api, Model};
+use crate::best::best;
 use crate::body::Body;
 use crate::chat::Running;
 use crate::error::ApiError;
@@ -84,7 +85,7 @@ pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Res
 pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "prompt";
     let Body { model, fields, size } = body::read(&api, request).await?;
-    let CompletionRequest { prompts, echo, options } =
+    let CompletionRequest { prompts, echo, best_of, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let echo =
         if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
@@ -96,10 +97,20 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
         .await?
     };
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).collect();
+    let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
+    let n = options.n;
+    let mut options = options;
+    if best_of > n {
+        options.n = best_of;
+        options.top_logprobs.get_or_insert(0);
+    }
     let job = Job { prompts, options: &options, param: PARAM, reading: Reading::default() };
     let generations = generation::start(&api, &model, job).await?;
-    let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
-    answer(&api, reply, options.stream, generations).await
+    if options.stream {
+        return answer(&api, reply, true, generations).await;
+    }
+    let choices = best(stream::collect(generations).await?, best_of as usize, n as usize);
+    Ok(Json(reply.whole(choices)).into_response())
 }
 
 /// Anything else.

@@ -118,13 +118,23 @@ pub(crate) async fn collect(generations: Vec<Generation>) -> Result<Vec<(Message
     Ok(messages.into_iter().zip(endings).collect())
 }
 
+/// Lets a wire hear a whole answer without sending anything.
+pub(crate) async fn drive<W: Wire>(generations: Vec<Generation>, wire: W) -> Result<W, ApiError> {
+    let mut transcript = Transcript::new(generations, wire);
+    while transcript.next().await.is_some() {}
+    match transcript.error {
+        Some(error) => Err(error),
+        None => Ok(transcript.wire),
+    }
+}
+
 /// Sends all choices as they come. Nothing is read from the line faster than the client takes it.
 pub(crate) fn respond(generations: Vec<Generation>, wire: impl Wire, keep_alive: Duration) -> Response {
     let transcript = Transcript::new(generations, wire);
     let events = stream::unfold(transcript, |mut transcript| async move {
         let Frame { event, data } = transcript.next().await?;
-        let sent = Event::default().data(data);
-        Some((Ok::<_, Infallible>(if let Some(name) = event { sent.event(name) } else { sent }), transcript))
+        let sent = event.map_or_else(Event::default, |name| Event::default().event(name)).data(data);
+        Some((Ok::<_, Infallible>(sent), transcript))
     });
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(keep_alive)).into_response();
     // nginx would collect the whole stream before passing it on.
@@ -135,21 +145,22 @@ pub(crate) fn respond(generations: Vec<Generation>, wire: impl Wire, keep_alive:
 }
 
 /// The events of one stream, in order.
-pub(crate) struct Transcript<W> {
+struct Transcript<W> {
     wire: W,
     /// `None` once the last event is in `ready`.
     steps: Option<Steps>,
     /// Events to send before the next step: a few per choice at most.
     ready: VecDeque<Frame>,
+    error: Option<ApiError>,
 }
 
 impl<W: Wire> Transcript<W> {
-    pub(crate) fn new(generations: Vec<Generation>, mut wire: W) -> Self {
+    fn new(generations: Vec<Generation>, mut wire: W) -> Self {
         let ready = wire.open(generations.len()).into();
-        Self { wire, steps: Some(side_by_side(generations)), ready }
+        Self { wire, steps: Some(side_by_side(generations)), ready, error: None }
     }
 
-    pub(crate) async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Frame> {
         while self.ready.is_empty() {
             let step = self.steps.as_mut()?.next().await;
             self.handle(step);
@@ -170,6 +181,7 @@ impl<W: Wire> Transcript<W> {
             Some((_, Err(error))) => {
                 tracing::warn!(%error, "stream ended early");
                 self.ready.extend(self.wire.fail(&error));
+                self.error = Some(error);
                 self.steps = None;
             }
             None => {

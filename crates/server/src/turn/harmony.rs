@@ -12,12 +12,24 @@ const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
 pub(super) enum Harmony {
     #[default]
     Header,
-    Body(fn(String) -> Part),
+    Reasoning,
+    Text,
+    Arguments,
     /// Text to nobody: calls of tools that nobody offered.
     Lost,
 }
 
 impl Harmony {
+    /// What the text is part of.
+    fn part(&self) -> Option<fn(String) -> Part> {
+        match self {
+            Self::Reasoning => Some(Part::Reasoning),
+            Self::Text => Some(Part::Text),
+            Self::Arguments => Some(Part::Arguments),
+            Self::Header | Self::Lost => None,
+        }
+    }
+
     pub(super) fn step(&mut self, held: &mut String, calls: &mut Calls, out: &mut Vec<Part>) -> bool {
         match self {
             Self::Header => {
@@ -27,12 +39,12 @@ impl Harmony {
                 *self = body;
                 !calls.over
             }
-            Self::Body(_) | Self::Lost => {
+            Self::Reasoning | Self::Text | Self::Arguments | Self::Lost => {
                 let found = ENDS.iter().filter_map(|end| Some((held.find(end)?, *end))).min();
                 let certain = found.map_or_else(|| certain(held, ENDS), |(at, _)| at);
-                if let Self::Body(part) = self {
+                if let Some(part) = self.part() {
                     let text = &held[..certain];
-                    say(if found.is_some() { text.trim_end() } else { text }, *part, out);
+                    say(if found.is_some() { text.trim_end() } else { text }, part, out);
                 }
                 held.drain(..certain + found.map_or(0, |(_, end)| end.len()));
                 if found.is_some() {
@@ -50,7 +62,7 @@ impl Harmony {
         if said.is_empty() || known.iter().any(|word| said.starts_with(word) || word.starts_with(said)) {
             return false;
         }
-        *self = Self::Body(Part::Text);
+        *self = Self::Text;
         true
     }
 
@@ -61,19 +73,19 @@ impl Harmony {
             (Some(_), _) if calls.tools.is_empty() => Self::Lost,
             (Some(name), _) => {
                 if calls.begin(name, out) {
-                    Self::Body(Part::Arguments)
+                    Self::Arguments
                 } else {
                     Self::Lost
                 }
             }
-            (None, Some("analysis")) => Self::Body(Part::Reasoning),
-            (None, _) => Self::Body(Part::Text),
+            (None, Some("analysis")) => Self::Reasoning,
+            (None, _) => Self::Text,
         }
     }
 
     pub(super) fn finish(&self, held: &str, out: &mut Vec<Part>) {
-        if let Self::Body(part) = self {
-            say(held.trim_end(), *part, out);
+        if let Some(part) = self.part() {
+            say(held.trim_end(), part, out);
         }
     }
 }

@@ -168,6 +168,11 @@ impl Turn {
         self.calls.n
     }
 
+    /// The model reasons.
+    pub(crate) const fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Thinking { .. } | State::Harmony(Harmony::Reasoning))
+    }
+
     /// Nothing more that is said matters.
     pub(crate) const fn is_over(&self) -> bool {
         self.calls.over

@@ -7,6 +7,7 @@ mod errors;
 mod fake;
 mod messages;
 mod requests;
+mod responses;
 mod streams;
 mod tcp;
 mod tools;

@@ -126,7 +126,10 @@ async fn results_know_their_tools_name_and_mistral_gets_short_ids() {
                     {% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}\
                     {% if m.role == 'tool' %}{{ m.name }} {{ m.tool_call_id | length }} \
                     {{ m.tool_call_id == messages[1].tool_calls[0].id }}{% endif %}{% endfor %}";
-    assert_eq!(prompt(template, json!({ "messages": round_trip() })).await, "{\"city\": \"Oslo\"}weather 9 True");
+    assert_eq!(
+        prompt(template, json!({ "messages": round_trip() })).await,
+        "{\"city\": \"Oslo\"}weather 9 True"
+    );
 }
 
 #[tokio::test]
