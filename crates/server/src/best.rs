@@ -5,11 +5,7 @@ use crate::stream::Message;
 
 /// Of the choices of each prompt, `best_of` side by side, the `n` likeliest in falling order. What was generated for
 /// the others counts to the first one that is kept.
-pub(crate) fn best(
-    choices: Vec<(Message, Ending)>,
-    best_of: usize,
-    n: usize,
-) -> Vec<(Message, Ending)> {
+pub(crate) fn best(choices: Vec<(Message, Ending)>, best_of: usize, n: usize) -> Vec<(Message, Ending)> {
     if best_of <= n {
         return choices;
     }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::api::{Api, Cors};
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
-use crate::{limits, responses, routes, utility};
+use crate::{limits, openapi, responses, routes, utility};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients send their key.
@@ -31,6 +31,7 @@ pub fn router(api: Api) -> Router {
     let router = Router::new()
         .route("/health", get(routes::health))
         .route("/ready", get(routes::ready))
+        .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(routes::metrics))
         .route("/props", get(utility::props))
         .route("/tokenize", post(utility::tokenize))

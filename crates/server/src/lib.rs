@@ -18,6 +18,7 @@ mod http;
 mod limits;
 mod messages;
 mod metrics;
+mod openapi;
 mod prompt;
 mod reply;
 mod request;

@@ -17,7 +17,7 @@ use crate::{conversation, sampling};
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
-const UNSUPPORTED: &[&str] = &[
+pub(crate) const UNSUPPORTED: &[&str] = &[
     "functions",
     "response_format",
     "grammar",

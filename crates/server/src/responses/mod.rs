@@ -79,7 +79,7 @@ pub(crate) async fn delete(State(api): State<Api>, Path(id): Path<String>) -> Re
 
 /// `POST /v1/responses/{id}/cancel`: only for responses in the background; others end with their connection.
 pub(crate) async fn cancel(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let response = api.responses().cancel(&id).ok_or_else(|| ApiError::UnknownResponse(id))?;
+    let response = api.responses().cancel(&id).ok_or(ApiError::UnknownResponse(id))?;
     if response["background"] != true {
         let message = "only a response with `background` can be cancelled: close the connection of others";
         return Err(ApiError::value("background", message));

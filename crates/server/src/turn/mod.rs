@@ -335,13 +335,14 @@ impl Turn {
         }
         let bare = self.calls.form.is_bare();
         let mut is_call = scan.is_begun();
-        if !is_call && let Some(name) = scan.name_of_call(end.is_some() && !bare) {
-            if self.calls.allows(&name) {
-                scan.begin();
-                is_call = true;
-                if !self.calls.begin(&name, out) {
-                    return false;
-                }
+        if !is_call
+            && let Some(name) = scan.name_of_call(end.is_some() && !bare)
+            && self.calls.allows(&name)
+        {
+            scan.begin();
+            is_call = true;
+            if !self.calls.begin(&name, out) {
+                return false;
             }
         }
         if is_call {

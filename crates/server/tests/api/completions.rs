@@ -1,7 +1,7 @@
 //! `/v1/completions` takes prompts in four forms.
 
-use protocol::Token;
-use scheduler::Finish;
+use protocol::{Token, TokenLogprobs};
+use scheduler::{Event, Finish};
 use serde_json::{Value, json};
 
 use crate::fake::{BOS, Harness, Script, answer, done, says, started, tokens};

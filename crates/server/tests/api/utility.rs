@@ -79,3 +79,28 @@ async fn metrics_count_requests_tokens_and_times() {
     }
     assert_snapshot!(samples.join("\n"));
 }
+
+#[tokio::test]
+async fn the_openapi_document_names_every_route() {
+    let harness = Harness::new([]);
+    let document = harness.get("/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let uri = path.replace("{id}", "default");
+            let request = axum::http::Request::builder().method(method.to_uppercase().as_str()).uri(&uri);
+            let response = harness.send(request.body(axum::body::Body::from("{}")).unwrap()).await;
+            assert!(
+                ![405, 500].contains(&response.status().as_u16()),
+                "{method} {path}: {}",
+                response.status()
+            );
+            let answer = crate::fake::Answer::read(response).await;
+            assert!(!answer.text.contains("unknown_url"), "{method} {path}");
+        }
+    }
+    let chat =
+        &document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"];
+    assert_eq!(chat["schema"]["required"], json!(["messages"]));
+    assert_eq!(chat["schema"]["properties"]["top_p"]["maximum"], 1.0);
+}
