@@ -33,7 +33,11 @@ impl Harmony {
     pub(super) fn step(&mut self, held: &mut String, calls: &mut Calls, out: &mut Vec<Part>) -> bool {
         match self {
             Self::Header => {
-                let Some(end) = held.find(MESSAGE) else { return self.headless(held) };
+                if Self::is_headless(held) {
+                    *self = Self::Text;
+                    return true;
+                }
+                let Some(end) = held.find(MESSAGE) else { return false };
                 let body = Self::of_header(&held[..end], calls, out);
                 held.drain(..end + MESSAGE.len());
                 *self = body;
@@ -56,14 +60,10 @@ impl Harmony {
     }
 
     /// A model that forgets the header answers in plain text.
-    fn headless(&mut self, held: &str) -> bool {
+    fn is_headless(held: &str) -> bool {
         let said = held.trim_start();
-        let known = [CHANNEL, "<|start|>", "assistant", "to="];
-        if said.is_empty() || known.iter().any(|word| said.starts_with(word) || word.starts_with(said)) {
-            return false;
-        }
-        *self = Self::Text;
-        true
+        let mut known = [CHANNEL, MESSAGE, CONSTRAIN, "assistant", "to="].iter().chain(ENDS);
+        !said.is_empty() && !known.any(|word| said.starts_with(word) || word.starts_with(said))
     }
 
     fn of_header(header: &str, calls: &mut Calls, out: &mut Vec<Part>) -> Self {

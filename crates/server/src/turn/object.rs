@@ -29,6 +29,8 @@ pub(super) struct ObjectScan {
     arguments: String,
     has_arguments: bool,
     arguments_done: bool,
+    /// Some models write the arguments as a string that holds JSON.
+    in_quotes: bool,
     begun: bool,
     /// The whole object is the arguments.
     only_arguments: bool,
@@ -96,6 +98,7 @@ impl ObjectScan {
                 r#""arguments""# | r#""parameters""# if !self.arguments_done => {
                     let blank = c.is_whitespace() && (!self.has_arguments || at_top);
                     if !blank {
+                        self.in_quotes |= !self.has_arguments && c == '"';
                         self.has_arguments = true;
                         self.arguments.push(c);
                     }
@@ -154,8 +157,7 @@ impl ObjectScan {
         if ended && !self.has_arguments {
             return "{}".into();
         }
-        // Some models write the arguments as a string that holds JSON.
-        if self.arguments.starts_with('"') {
+        if self.in_quotes {
             if !self.arguments_done && !ended {
                 return String::new();
             }

@@ -184,3 +184,64 @@ fn ids_fit_the_template() {
     assert_eq!(CallForm::Mistral { named: false }.call_id(BASE, 1), "012345601");
     assert_eq!(CallForm::Hermes.call_id(BASE, 0), "call_0123456789abcdef01234500");
 }
+
+const FRAGMENTS: &[&str] = &[
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|python_tag|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<|channel|>",
+    "commentary to=functions.f",
+    "analysis",
+    "<|message|>",
+    "<|end|>",
+    "<|start|>assistant",
+    "```json\n",
+    "{\"name\": \"f\", \"arguments\": ",
+    "{\"a\": \"é\\\"\"}",
+    "{\"name\": \"x\"",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\\",
+    ",",
+    " ",
+    "\n",
+    "f",
+    "é<",
+];
+
+proptest::proptest! {
+    #[test]
+    fn parts_do_not_depend_on_where_text_is_cut(
+        words in proptest::collection::vec(proptest::sample::select(FRAGMENTS), 0..24),
+        form in 0_usize..8,
+        with_tools in proptest::bool::ANY,
+        thinking in proptest::bool::ANY,
+        size in 1_usize..9,
+    ) {
+        let forms = [
+            CallForm::Hermes,
+            CallForm::Llama3,
+            CallForm::Json,
+            CallForm::Mistral { named: false },
+            CallForm::Mistral { named: true },
+            CallForm::DeepSeek { fenced: true },
+            CallForm::DeepSeek { fenced: false },
+            CallForm::Harmony,
+        ];
+        let mut reading = reading(forms[form], if with_tools { &["f"] } else { &[] });
+        reading.thinking = thinking;
+        let text = words.concat();
+        proptest::prop_assert_eq!(parts(&reading, &text, size), parts(&reading, &text, usize::MAX), "{}", text);
+    }
+}
