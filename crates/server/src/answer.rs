@@ -19,14 +19,9 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    pub(crate) const fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    const fn is_empty(&self) -> bool {
         self.text.is_empty() && self.logprobs.is_empty()
-    }
-
-    /// Adds a later piece.
-    pub(crate) fn append(&mut self, mut later: Self) {
-        self.text.push_str(&later.text);
-        self.logprobs.append(&mut later.logprobs);
     }
 }
 
@@ -44,6 +39,8 @@ pub(crate) struct AnswerText {
     tokenizer: Arc<dyn Tokenizer>,
     /// An end-of-generation token is a token like any other.
     ignore_eos: bool,
+    /// Control tokens that have a text here, ascending.
+    marks: Arc<[Token]>,
     utf8: Utf8Stream,
     stops: StopMatcher,
     /// Characters decoded, and characters given out.
@@ -55,10 +52,16 @@ pub(crate) struct AnswerText {
 }
 
 impl AnswerText {
-    pub(crate) fn new(tokenizer: Arc<dyn Tokenizer>, stops: Vec<String>, ignore_eos: bool) -> Self {
+    pub(crate) fn new(
+        tokenizer: Arc<dyn Tokenizer>,
+        stops: Vec<String>,
+        ignore_eos: bool,
+        marks: Arc<[Token]>,
+    ) -> Self {
         Self {
             tokenizer,
             ignore_eos,
+            marks,
             utf8: Utf8Stream::default(),
             stops: StopMatcher::new(stops),
             decoded: 0,
@@ -84,7 +87,8 @@ impl AnswerText {
                 self.waiting.push_back(TokenInfo { token, logprobs, start: self.decoded });
             }
             bytes.clear();
-            self.tokenizer.piece(token, false, &mut bytes);
+            let is_mark = self.marks.binary_search(&token).is_ok();
+            self.tokenizer.piece(token, is_mark, &mut bytes);
             let mut text = String::new();
             self.utf8.push(&bytes, &mut text);
             if self.take(&text, &mut piece) {
@@ -112,6 +116,11 @@ impl AnswerText {
         self.n_tokens
     }
 
+    /// The stop string that was found.
+    pub(crate) fn stop(&self) -> Option<&str> {
+        self.stops.found()
+    }
+
     fn take(&mut self, text: &str, piece: &mut Piece) -> bool {
         self.decoded += text.chars().count();
         let before = piece.text.len();
@@ -130,7 +139,12 @@ mod tests {
     use crate::testing::Bytes256;
 
     fn answer(stops: &[&str]) -> AnswerText {
-        AnswerText::new(Arc::new(Bytes256), stops.iter().map(ToString::to_string).collect(), false)
+        AnswerText::new(
+            Arc::new(Bytes256),
+            stops.iter().map(ToString::to_string).collect(),
+            false,
+            Arc::new([]),
+        )
     }
 
     fn tokens(bytes: &[u8]) -> Vec<Token> {

@@ -5,9 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use protocol::Token;
 
 use crate::auth::ApiKeys;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::responses::Store;
 use crate::template::{ChatTemplate, TemplateError};
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
 
@@ -57,6 +60,8 @@ pub struct Api(Arc<Inner>);
 struct Inner {
     line: Arc<dyn Line>,
     config: ApiConfig,
+    metrics: Arc<Metrics>,
+    responses: Arc<Store>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -66,6 +71,8 @@ pub(crate) struct Model {
     pub tokenizer: Arc<dyn Tokenizer>,
     /// A template that cannot be read only concerns chats.
     pub template: Result<ChatTemplate, TemplateError>,
+    /// Special tokens whose text says how to read a turn, ascending.
+    pub marks: Arc<[Token]>,
 }
 
 /// The model was given before; an API serves one model for its whole life.
@@ -77,7 +84,8 @@ impl Api {
     /// An API over a line whose model is not known yet.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, config: ApiConfig) -> Self {
-        Self(Arc::new(Inner { line, config, model: OnceLock::new() }))
+        let metrics = Arc::new(Metrics::new());
+        Self(Arc::new(Inner { line, config, metrics, responses: Arc::default(), model: OnceLock::new() }))
     }
 
     /// Gives the API its model.
@@ -89,7 +97,17 @@ impl Api {
         if let Err(error) = &template {
             tracing::warn!(model = %info.id, %error, "chats will be refused");
         }
-        self.0.model.set(Arc::new(Model { info, tokenizer, template })).map_err(|_| ModelAlreadySet)
+        let mut marks = Vec::new();
+        for mark in template.iter().flat_map(|template| template.syntax().marks()) {
+            if let [token] = tokenizer.tokenize(mark, false, true)[..] {
+                marks.push(token);
+            }
+        }
+        marks.sort_unstable();
+        self.0
+            .model
+            .set(Arc::new(Model { info, tokenizer, template, marks: marks.into() }))
+            .map_err(|_| ModelAlreadySet)
     }
 
     pub(crate) fn line(&self) -> &dyn Line {
@@ -100,11 +118,24 @@ impl Api {
         &self.0.config
     }
 
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
+    pub(crate) fn responses(&self) -> &Arc<Store> {
+        &self.0.responses
+    }
+
     /// Whether requests can be answered now.
     pub(crate) fn ready(&self) -> Result<&Arc<Model>, ApiError> {
         if let Readiness::NotReady { reason, progress } = self.0.line.readiness() {
             return Err(ApiError::NotReady { reason, progress });
         }
+        self.model()
+    }
+
+    /// The model, whether or not the line can run it now.
+    pub(crate) fn model(&self) -> Result<&Arc<Model>, ApiError> {
         self.0
             .model
             .get()

@@ -71,10 +71,18 @@ impl ApiKeys {
         else {
             return false;
         };
+        self.knows(key) && scheme.eq_ignore_ascii_case("bearer")
+    }
+
+    /// Whether the `x-api-key` header, which Anthropic's clients send, is one of the keys.
+    pub(crate) fn allow_bare(&self, key: Option<&HeaderValue>) -> bool {
+        key.and_then(|key| key.to_str().ok()).is_some_and(|key| self.knows(key))
+    }
+
+    fn knows(&self, key: &str) -> bool {
         let hash = blake3::hash(key.trim().as_bytes());
         // Equality of `blake3::Hash` takes constant time; `|` asks every key.
-        let known = self.hashes.iter().fold(false, |known, ours| known | (*ours == hash));
-        known && scheme.eq_ignore_ascii_case("bearer")
+        self.hashes.iter().fold(false, |known, ours| known | (*ours == hash))
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum ApiError {
     Json(String),
     #[error("the model `{asked}` does not exist here: use `{ours}` or `default`")]
     UnknownModel { asked: String, ours: String },
+    #[error("there is no response `{0}` here: it was never stored, was deleted, or made room for later ones")]
+    UnknownResponse(String),
     #[error(
         "this model's context holds {context} tokens, prompt and answer together, but the prompt has {prompt} tokens: \
          shorten it"
@@ -91,7 +93,9 @@ impl ApiError {
             Self::Invalid { .. } | Self::Json(_) | Self::ContextLength { .. } | Self::Cancelled => {
                 StatusCode::BAD_REQUEST
             }
-            Self::UnknownModel { .. } | Self::UnknownUrl(_) => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::UnknownResponse(_) | Self::UnknownUrl(_) => {
+                StatusCode::NOT_FOUND
+            }
             Self::NotReady { .. } | Self::LineLost(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::QueueFull { .. } | Self::QueueTimeout(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
@@ -102,11 +106,12 @@ impl ApiError {
         }
     }
 
-    fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Invalid { code, .. } => code,
             Self::Json(_) => "invalid_json",
             Self::UnknownModel { .. } => "model_not_found",
+            Self::UnknownResponse(_) => "response_not_found",
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::NotReady { .. } => "not_ready",
             Self::QueueFull { .. } => "queue_full",

@@ -20,8 +20,20 @@ impl Fields {
         }
     }
 
+    /// Fields made here.
+    pub(crate) const fn of(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
+    /// All fields, unknown ones too.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// The field's value; a null is as good as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        #[cfg(test)]
+        asked::note(name);
         self.0.get(name).filter(|value| !value.is_null())
     }
 
@@ -146,5 +158,25 @@ const fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+/// Which fields were asked for, so that a test can compare them with the document that describes them.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    pub(super) fn note(name: &str) {
+        NAMES.with_borrow_mut(|names| names.insert(name.to_owned()));
+    }
+
+    /// The names asked for on this thread since the last call.
+    pub(crate) fn take() -> BTreeSet<String> {
+        NAMES.take()
     }
 }

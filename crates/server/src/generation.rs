@@ -1,60 +1,99 @@
 //! One choice in the making: its request on the line and the text that comes of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::Token;
 use scheduler::{Event, Finish, Request, Timings};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::answer::{AnswerText, Piece};
+use crate::answer::{AnswerText, Piece, TokenInfo};
 use crate::api::{Api, Model};
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::request::Options;
+use crate::turn::{Part, Reading, Turn};
 use crate::{Submission, limits};
 
-/// What a generation gives, in order: any number of pieces, then its end.
+/// What a generation gives, in order: any number of deltas, then its end.
 #[derive(Debug)]
 pub(crate) enum Step {
-    Piece(Piece),
+    Delta(Delta),
     End(Ending),
+}
+
+/// More of a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    pub parts: Vec<Part>,
+    /// Of the tokens whose text begins here, if asked for.
+    pub logprobs: Vec<TokenInfo>,
+}
+
+impl Delta {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.logprobs.is_empty()
+    }
 }
 
 /// How a generation ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    /// Text that was held back.
-    pub piece: Piece,
-    /// OpenAI's word for why: `stop` or `length`.
+    /// What was held back.
+    pub delta: Delta,
+    /// OpenAI's word for why: `stop`, `length` or `tool_calls`.
     pub finish: &'static str,
+    /// The stop string that ended it.
+    pub stop: Option<String>,
     /// Prompt tokens that were resident already.
     pub cached: u32,
     /// Tokens of the answer, including one that ended it.
     pub completion: u32,
+    /// Of those, tokens of reasoning; exact but for those that came together with the reasoning's end.
+    pub reasoning: u32,
     /// The line's figures, unless it kept them to itself.
     pub timings: Option<Timings>,
+}
+
+/// Prompts and how to go on from them.
+pub(crate) struct Job<'a> {
+    pub prompts: Vec<Vec<Token>>,
+    pub options: &'a Options,
+    /// The field that the prompts came from.
+    pub param: &'static str,
+    pub reading: Reading,
 }
 
 /// A request on the line, as text. Dropping it cancels the request.
 pub(crate) struct Generation {
     submission: Submission,
     text: AnswerText,
+    turn: Turn,
+    /// Parts and log-probabilities that have not gone out.
+    ready: Delta,
+    metrics: Arc<Metrics>,
     cached: u32,
+    reasoning: u32,
+    queued: Duration,
     ended: bool,
 }
 
-/// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled. `param` is the
-/// field that the prompts came from.
-pub(crate) async fn start(
-    api: &Api,
-    model: &Arc<Model>,
-    prompts: &[Vec<Token>],
-    options: &Options,
-    param: &'static str,
-) -> Result<Vec<Generation>, ApiError> {
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.metrics.stopped("cancelled");
+        }
+    }
+}
+
+/// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled.
+pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result<Vec<Generation>, ApiError> {
+    let Job { prompts, options, param, reading } = job;
     let seed = options.seed.unwrap_or_else(draw_seed);
+    let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };
     let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
-    for prompt in prompts {
+    for prompt in &prompts {
         for choice in 0..options.n {
             let request = Request {
                 prompt: prompt.clone(),
@@ -67,8 +106,19 @@ pub(crate) async fn start(
             };
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
-            let text = AnswerText::new(model.tokenizer.clone(), options.stops.clone(), options.ignore_eos);
-            generations.push(Generation { submission, text, cached: 0, ended: false });
+            let tokenizer = model.tokenizer.clone();
+            let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
+            generations.push(Generation {
+                submission,
+                text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
+                turn,
+                ready: Delta { parts, logprobs: Vec::new() },
+                metrics: api.metrics().clone(),
+                cached: 0,
+                reasoning: 0,
+                queued: Duration::ZERO,
+                ended: false,
+            });
         }
     }
     Ok(generations)
@@ -85,36 +135,69 @@ impl Generation {
     pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while !self.ended {
             match self.submission.next().await {
-                Some(Event::Started { cached, .. }) => self.cached = cached,
+                Some(Event::Started { cached, queued }) => (self.cached, self.queued) = (cached, queued),
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
-                    if stopped {
-                        let timings = self.call_off().await;
-                        return Ok(Some(self.end(piece, "stop", timings)));
+                    self.hear(piece);
+                    if self.turn.is_reasoning() {
+                        self.reasoning += tokens.len() as u32;
                     }
-                    if !piece.is_empty() {
-                        return Ok(Some(Step::Piece(piece)));
+                    if stopped || self.turn.is_over() {
+                        let timings = self.call_off().await;
+                        return Ok(Some(self.end("stop", timings)));
+                    }
+                    if !self.ready.parts.is_empty() {
+                        return Ok(Some(Step::Delta(std::mem::take(&mut self.ready))));
                     }
                 }
                 Some(Event::Done { finish, timings }) => {
                     let (piece, stopped) = self.text.finish();
+                    self.hear(piece);
                     let finish = match finish {
-                        Finish::Cancelled => return Err(ApiError::Cancelled),
+                        Finish::Cancelled => return Err(self.fail("cancelled", ApiError::Cancelled)),
                         Finish::Length if !stopped => "length",
                         Finish::Length | Finish::Stop => "stop",
                     };
-                    return Ok(Some(self.end(piece, finish, Some(timings))));
+                    return Ok(Some(self.end(finish, Some(timings))));
                 }
-                Some(Event::Failed(failure)) => return Err(failure.into()),
-                None => return Err(ApiError::Internal("the line gave up the request without a word".into())),
+                Some(Event::Failed(failure)) => return Err(self.fail("failed", failure.into())),
+                None => {
+                    let error = ApiError::Internal("the line gave up the request without a word".into());
+                    return Err(self.fail("failed", error));
+                }
             }
         }
         Ok(None)
     }
 
-    fn end(&mut self, piece: Piece, finish: &'static str, timings: Option<Timings>) -> Step {
+    fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
         self.ended = true;
-        Step::End(Ending { piece, finish, cached: self.cached, completion: self.text.n_tokens(), timings })
+        self.metrics.stopped(reason);
+        error
+    }
+
+    fn hear(&mut self, piece: Piece) {
+        self.turn.push(&piece.text, &mut self.ready.parts);
+        self.ready.logprobs.extend(piece.logprobs);
+    }
+
+    fn end(&mut self, finish: &'static str, timings: Option<Timings>) -> Step {
+        self.ended = true;
+        self.turn.finish(&mut self.ready.parts);
+        let finish = if finish == "stop" && self.turn.n_calls() > 0 { "tool_calls" } else { finish };
+        match &timings {
+            Some(timings) => self.metrics.ended(finish, self.queued, timings),
+            None => self.metrics.stopped(finish),
+        }
+        Step::End(Ending {
+            delta: std::mem::take(&mut self.ready),
+            finish,
+            stop: self.text.stop().map(str::to_owned),
+            cached: self.cached,
+            completion: self.text.n_tokens(),
+            reasoning: self.reasoning,
+            timings,
+        })
     }
 
     /// The text is complete: cancels the request and waits for the line's last word on it.

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -15,9 +15,12 @@ use uuid::Uuid;
 
 use crate::api::{Api, Cors};
 use crate::error::ApiError;
-use crate::{limits, routes};
+use crate::messages::{self, MessagesError};
+use crate::{limits, openapi, responses, routes, utility};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients send their key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
@@ -28,11 +31,23 @@ pub fn router(api: Api) -> Router {
     let router = Router::new()
         .route("/health", get(routes::health))
         .route("/ready", get(routes::ready))
+        .route("/openapi.json", get(openapi::document))
+        .route("/metrics", get(routes::metrics))
+        .route("/props", get(utility::props))
+        .route("/tokenize", post(utility::tokenize))
+        .route("/detokenize", post(utility::detokenize))
+        .route("/apply-template", post(utility::apply_template))
         .route("/v1/line", get(routes::line))
         .route("/v1/models", get(routes::models))
         .route("/v1/models/{*id}", get(routes::model))
         .route("/v1/chat/completions", post(routes::chat))
         .route("/v1/completions", post(routes::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route(messages::PATH, post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .method_not_allowed_fallback(routes::wrong_method)
         .fallback(routes::unknown_url)
         .layer(body_limit)
@@ -42,7 +57,7 @@ pub fn router(api: Api) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.layer(middleware::from_fn(name_request)).with_state(api)
+    router.layer(middleware::from_fn_with_state(api.clone(), name_request)).with_state(api)
 }
 
 fn cors(cors: &Cors) -> Option<CorsLayer> {
@@ -59,14 +74,19 @@ async fn require_key(State(api): State<Api>, request: Request, next: Next) -> Re
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
         && !keys.allow(request.headers().get(header::AUTHORIZATION))
+        && !keys.allow_bare(request.headers().get(API_KEY))
     {
+        if request.uri().path().starts_with(messages::PATH) {
+            return MessagesError(ApiError::Unauthorised).into_response();
+        }
         return ApiError::Unauthorised.into_response();
     }
     next.run(request).await
 }
 
-/// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it.
-async fn name_request(request: Request, next: Next) -> Response {
+/// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it. Counts the
+/// answer.
+async fn name_request(State(api): State<Api>, request: Request, next: Next) -> Response {
     let id = request
         .headers()
         .get(REQUEST_ID)
@@ -75,9 +95,15 @@ async fn name_request(request: Request, next: Next) -> Response {
         .unwrap_or_else(|| {
             HeaderValue::from_str(&Uuid::new_v4().to_string()).expect("a UUID is visible ASCII")
         });
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let method = match request.method().as_str() {
+        known @ ("GET" | "POST" | "DELETE" | "OPTIONS" | "HEAD") => known.to_owned(),
+        _ => "other".to_owned(),
+    };
     let span = tracing::info_span!("http", method = %request.method(), path = request.uri().path(), id = ?id);
     let mut response = next.run(request).instrument(span.clone()).await;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
+    api.metrics().answered(route, method, response.status().as_u16());
     response.headers_mut().insert(REQUEST_ID, id);
     response
 }

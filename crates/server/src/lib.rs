@@ -7,13 +7,22 @@
 mod answer;
 mod api;
 mod auth;
+mod best;
+mod body;
+mod chat;
+mod conversation;
 mod error;
 mod fields;
 mod generation;
 mod http;
 mod limits;
+mod messages;
+mod metrics;
+mod openapi;
+mod prompt;
 mod reply;
 mod request;
+mod responses;
 mod routes;
 mod sampling;
 mod seam;
@@ -23,7 +32,10 @@ mod stream;
 mod template;
 #[cfg(test)]
 mod testing;
+mod tools;
+mod turn;
 mod utf8;
+mod utility;
 
 pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
 pub use auth::{ApiKeys, KeyFileError};

@@ -9,6 +9,13 @@ pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(60);
 /// Messages in one chat: an agent's longest conversations have some hundreds.
 pub(crate) const MAX_MESSAGES: usize = 4096;
+/// Tools of one request: OpenAI's limit is 128, clients of many MCP servers send more.
+pub(crate) const MAX_TOOLS: usize = 1024;
+/// Bytes in the name of a tool: OpenAI allows 64, MCP 128.
+pub(crate) const MAX_TOOL_NAME: usize = 128;
+/// Responses kept for later requests, and their bytes: some hundred long conversations.
+pub(crate) const MAX_RESPONSES: usize = 1024;
+pub(crate) const MAX_RESPONSES_BYTES: usize = 64 << 20;
 /// Choices of one request, prompts times `n`: OpenAI's limit on `n`.
 pub(crate) const MAX_CHOICES: usize = 128;
 /// Stop strings. OpenAI allows 4, clients of llama.cpp send a dozen.

@@ -1,4 +1,4 @@
-//! The JSON of answers, whole and in chunks, in the forms of chats and of completions.
+//! The JSON of OpenAI's answers, whole and in chunks, in the forms of chats and of completions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,11 @@ use scheduler::Timings;
 use serde_json::{Map, Value, json};
 
 use crate::Tokenizer;
-use crate::answer::{Piece, TokenInfo};
-use crate::generation::Ending;
+use crate::answer::TokenInfo;
+use crate::error::ApiError;
+use crate::generation::{Delta, Ending};
+use crate::stream::{Call, Frame, Message, Wire};
+use crate::turn::Part;
 
 /// Which API an answer is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +38,62 @@ pub(crate) struct Reply {
     /// Tokens of each prompt.
     pub prompt_tokens: Vec<u32>,
     pub top_logprobs: Option<u8>,
+    /// Streams end with their usage.
+    pub include_usage: bool,
+}
+
+/// A reply as a stream.
+pub(crate) struct ReplyStream {
+    reply: Reply,
+    usage: Usage,
+    /// Calls begun so far, by choice.
+    calls: Vec<usize>,
+}
+
+impl ReplyStream {
+    pub(crate) const fn new(reply: Reply) -> Self {
+        Self { reply, usage: Usage { cached: 0, completion: 0, reasoning: 0 }, calls: Vec::new() }
+    }
+}
+
+impl Wire for ReplyStream {
+    fn open(&mut self, n: usize) -> Vec<Frame> {
+        self.calls = vec![0; n];
+        (0..n).filter_map(|index| self.reply.opening(index)).map(|chunk| Frame::data(&chunk)).collect()
+    }
+
+    fn delta(&mut self, index: usize, delta: Delta) -> Vec<Frame> {
+        let Delta { mut parts, logprobs } = delta;
+        if parts.is_empty() {
+            parts.push(Part::Text(String::new()));
+        }
+        let mut logprobs = self.reply.logprobs(&logprobs).filter(|_| !logprobs.is_empty());
+        let mut frames = Vec::with_capacity(parts.len());
+        for part in parts {
+            self.calls[index] += usize::from(matches!(part, Part::Call { .. }));
+            let chunk = self.reply.delta(index, part, self.calls[index], logprobs.take());
+            frames.push(Frame::data(&chunk));
+        }
+        frames
+    }
+
+    fn end(&mut self, index: usize, ending: &Ending) -> Vec<Frame> {
+        self.usage.add(&self.reply, index, ending);
+        vec![Frame::data(&self.reply.closing(index, ending))]
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
+        vec![Frame::data(&error.body())]
+    }
+
+    fn close(&mut self) -> Vec<Frame> {
+        let done = Frame { event: None, data: "[DONE]".into() };
+        if self.reply.include_usage {
+            vec![Frame::data(&self.reply.usage_chunk(self.usage)), done]
+        } else {
+            vec![done]
+        }
+    }
 }
 
 /// Tokens of all choices so far.
@@ -42,12 +101,14 @@ pub(crate) struct Reply {
 pub(crate) struct Usage {
     cached: u32,
     completion: u32,
+    reasoning: u32,
 }
 
 impl Usage {
     /// Counts a choice. A prompt counts once, and what was resident for its first choice is what it saved.
-    pub(crate) fn add(&mut self, reply: &Reply, index: usize, ending: &Ending) {
+    fn add(&mut self, reply: &Reply, index: usize, ending: &Ending) {
         self.completion += ending.completion;
+        self.reasoning += ending.reasoning;
         if index.is_multiple_of(reply.n) {
             self.cached += ending.cached;
         }
@@ -56,7 +117,7 @@ impl Usage {
 
 impl Reply {
     /// The chunk that opens a choice, if the form has one.
-    pub(crate) fn opening(&self, index: usize) -> Option<Value> {
+    fn opening(&self, index: usize) -> Option<Value> {
         match &self.form {
             Form::Chat => {
                 let choice = json!({
@@ -68,19 +129,34 @@ impl Reply {
             }
             Form::Completion { echo } => {
                 let text = echo.get(index / self.n)?;
-                let piece = Piece { text: text.clone(), logprobs: Vec::new() };
-                Some(self.delta(index, &piece))
+                let logprobs = self.logprobs(&[]);
+                Some(self.delta(index, Part::Text(text.clone()), 0, logprobs))
             }
         }
     }
 
-    /// The chunk that carries a piece.
-    pub(crate) fn delta(&self, index: usize, piece: &Piece) -> Value {
-        let mut choice = match self.form {
-            Form::Chat => json!({ "index": index, "delta": { "content": piece.text } }),
-            Form::Completion { .. } => json!({ "index": index, "text": piece.text }),
+    /// The chunk that carries a part; `calls` have begun, this one included.
+    fn delta(&self, index: usize, part: Part, calls: usize, logprobs: Option<Value>) -> Value {
+        let call = |fields: Value| {
+            let mut call = json!({ "index": calls.saturating_sub(1) });
+            if let (Value::Object(call), Value::Object(fields)) = (&mut call, fields) {
+                call.extend(fields);
+            }
+            json!({ "tool_calls": [call] })
         };
-        if let Some(logprobs) = self.logprobs(&piece.logprobs) {
+        let mut choice = match (&self.form, part) {
+            (Form::Completion { .. }, Part::Text(text)) => json!({ "index": index, "text": text }),
+            (_, part) => {
+                let delta = match part {
+                    Part::Text(text) => json!({ "content": text }),
+                    Part::Reasoning(text) => json!({ "reasoning_content": text }),
+                    Part::Call { id, name } => call(tool_call(&Call { id, name, arguments: String::new() })),
+                    Part::Arguments(json) => call(json!({ "function": { "arguments": json } })),
+                };
+                json!({ "index": index, "delta": delta })
+            }
+        };
+        if let Some(logprobs) = logprobs {
             choice["logprobs"] = logprobs;
         }
         choice["finish_reason"] = Value::Null;
@@ -88,7 +164,7 @@ impl Reply {
     }
 
     /// The chunk that closes a choice, without the ending's piece.
-    pub(crate) fn closing(&self, index: usize, ending: &Ending) -> Value {
+    fn closing(&self, index: usize, ending: &Ending) -> Value {
         let choice = match self.form {
             Form::Chat => json!({ "index": index, "delta": {}, "finish_reason": ending.finish }),
             Form::Completion { .. } => json!({ "index": index, "text": "", "finish_reason": ending.finish }),
@@ -101,21 +177,21 @@ impl Reply {
     }
 
     /// The last chunk of a stream whose client asked for usage.
-    pub(crate) fn usage_chunk(&self, usage: Usage) -> Value {
+    fn usage_chunk(&self, usage: Usage) -> Value {
         let mut chunk = self.chunk(Vec::new());
         chunk["usage"] = self.usage(usage);
         chunk
     }
 
     /// A whole answer; `choices` in order.
-    pub(crate) fn whole(&self, choices: Vec<(Piece, Ending)>) -> Value {
+    pub(crate) fn whole(&self, choices: Vec<(Message, Ending)>) -> Value {
         let mut usage = Usage::default();
         let mut figures = Vec::with_capacity(choices.len());
         let mut list = Vec::with_capacity(choices.len());
-        for (index, (piece, ending)) in choices.into_iter().enumerate() {
+        for (index, (message, ending)) in choices.into_iter().enumerate() {
             usage.add(self, index, &ending);
-            let mut choice = self.whole_choice(index, &piece);
-            if let Some(logprobs) = self.logprobs(&piece.logprobs) {
+            let mut choice = self.whole_choice(index, &message);
+            if let Some(logprobs) = self.logprobs(&message.logprobs) {
                 choice["logprobs"] = logprobs;
             }
             choice["finish_reason"] = json!(ending.finish);
@@ -141,14 +217,24 @@ impl Reply {
         answer
     }
 
-    fn whole_choice(&self, index: usize, piece: &Piece) -> Value {
+    fn whole_choice(&self, index: usize, message: &Message) -> Value {
         match &self.form {
             Form::Chat => {
-                json!({ "index": index, "message": { "role": "assistant", "content": piece.text } })
+                let mut whole = json!({ "role": "assistant", "content": message.text });
+                if !message.reasoning.is_empty() {
+                    whole["reasoning_content"] = json!(message.reasoning);
+                }
+                if !message.calls.is_empty() {
+                    if message.text.is_empty() {
+                        whole["content"] = Value::Null;
+                    }
+                    whole["tool_calls"] = message.calls.iter().map(tool_call).collect();
+                }
+                json!({ "index": index, "message": whole })
             }
             Form::Completion { echo } => {
                 let echo = echo.get(index / self.n).map_or("", String::as_str);
-                json!({ "index": index, "text": format!("{echo}{}", piece.text) })
+                json!({ "index": index, "text": format!("{echo}{}", message.text) })
             }
         }
     }
@@ -174,12 +260,16 @@ impl Reply {
 
     fn usage(&self, usage: Usage) -> Value {
         let prompt: u32 = self.prompt_tokens.iter().sum();
-        json!({
+        let mut answer = json!({
             "prompt_tokens": prompt,
             "completion_tokens": usage.completion,
             "total_tokens": prompt + usage.completion,
             "prompt_tokens_details": { "cached_tokens": usage.cached },
-        })
+        });
+        if usage.reasoning > 0 {
+            answer["completion_tokens_details"] = json!({ "reasoning_tokens": usage.reasoning });
+        }
+        answer
     }
 
     fn logprobs(&self, tokens: &[TokenInfo]) -> Option<Value> {
@@ -235,6 +325,14 @@ impl Reply {
         self.tokenizer.piece(token, true, &mut bytes);
         bytes
     }
+}
+
+fn tool_call(call: &Call) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    })
 }
 
 /// llama-server's names, and what a line has besides: its stages, the loop around them, and the windows sent.

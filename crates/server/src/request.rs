@@ -4,20 +4,20 @@
 
 use protocol::SamplerParams;
 use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
-use crate::limits::{MAX_CHOICES, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS};
-use crate::sampling;
+use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
 use crate::template::Conversation;
+use crate::tools::Tools;
+use crate::{conversation, sampling};
 
 /// Tokens that `/v1/completions` generates when nothing is said: OpenAI's default.
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
-const UNSUPPORTED: &[&str] = &[
-    "tools",
+pub(crate) const UNSUPPORTED: &[&str] = &[
     "functions",
     "response_format",
     "grammar",
@@ -66,6 +66,9 @@ pub(crate) struct Options {
 #[derive(Clone, Debug)]
 pub(crate) struct ChatRequest {
     pub conversation: Conversation,
+    pub tools: Tools,
+    /// Reasoning comes apart from the answer; else it is part of the text, as the model wrote it.
+    pub show_reasoning: bool,
     pub options: Options,
 }
 
@@ -75,6 +78,8 @@ pub(crate) struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// Answers begin with their prompt.
     pub echo: bool,
+    /// Choices generated per prompt; the `n` likeliest are the answer.
+    pub best_of: u32,
     pub options: Options,
 }
 
@@ -88,7 +93,9 @@ pub(crate) enum Prompt {
 impl ChatRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         refuse_unsupported(fields)?;
-        refuse_calls(fields)?;
+        if fields.get("function_call").is_some_and(|value| value != "auto" && value != "none") {
+            return Err(ApiError::unsupported("function_call"));
+        }
         let mut options = Options::read(fields, n_vocab)?;
         options.max_tokens = match tokens(fields, "max_completion_tokens")? {
             Some(limit) => Some(limit),
@@ -102,7 +109,9 @@ impl ChatRequest {
             }
             (false, _) => None,
         };
-        Ok(Self { conversation: conversation(fields)?, options })
+        let show_reasoning = fields.text("reasoning_format")?.is_none_or(|format| format != "none");
+        let tools = Tools::read(fields)?;
+        Ok(Self { conversation: conversation::read(fields)?, tools, show_reasoning, options })
     }
 }
 
@@ -118,21 +127,18 @@ impl CompletionRequest {
         };
         options.top_logprobs =
             fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
-        if fields.integer("best_of", 0..=MAX_CHOICES as i64)?.is_some_and(|best| best > i64::from(options.n))
-        {
-            return Err(ApiError::value("best_of", "`best_of` above `n` is not supported: leave it out"));
-        }
+        let best_of = best_of(fields, &options)?;
         let echo = fields.flag("echo")?;
         if echo && options.top_logprobs.is_some() {
             let message = "`echo` with `logprobs` is not supported: leave one of them out";
             return Err(ApiError::value("echo", message));
         }
         let prompts = prompts(fields.get("prompt").ok_or_else(|| ApiError::missing("prompt"))?)?;
-        if prompts.len() * options.n as usize > MAX_CHOICES {
-            let message = format!("prompts times `n` may be at most {MAX_CHOICES}");
+        if prompts.len() * options.n.max(best_of) as usize > MAX_CHOICES {
+            let message = format!("prompts times `n` (or `best_of`) may be at most {MAX_CHOICES}");
             return Err(ApiError::value("prompt", message));
         }
-        Ok(Self { prompts, echo, options })
+        Ok(Self { prompts, echo, best_of, options })
     }
 }
 
@@ -155,6 +161,21 @@ impl Options {
             stream: fields.flag("stream")?,
             include_usage,
         })
+    }
+}
+
+/// At least `n`, which is the default; llama.cpp's clients write 0 for that.
+fn best_of(fields: &Fields, options: &Options) -> Result<u32, ApiError> {
+    const NAME: &str = "best_of";
+    match fields.integer(NAME, 0..=MAX_CHOICES as i64)?.unwrap_or(0) as u32 {
+        0 => Ok(options.n),
+        best_of if best_of < options.n => {
+            Err(ApiError::value(NAME, format!("`{NAME}` is {best_of}, but must be at least `n`")))
+        }
+        best_of if best_of > options.n && options.stream => {
+            Err(ApiError::value(NAME, "`best_of` above `n` cannot stream: which is best is known at the end"))
+        }
+        best_of => Ok(best_of),
     }
 }
 
@@ -187,16 +208,6 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Forced calls need tools; `auto` and `none` without tools ask for nothing.
-fn refuse_calls(fields: &Fields) -> Result<(), ApiError> {
-    for name in ["tool_choice", "function_call"] {
-        if fields.get(name).is_some_and(|value| value != "auto" && value != "none") {
-            return Err(ApiError::unsupported(name));
-        }
-    }
-    Ok(())
-}
-
 fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -211,108 +222,20 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     }
 }
 
-fn conversation(fields: &Fields) -> Result<Conversation, ApiError> {
-    let list = fields.list("messages")?.ok_or_else(|| ApiError::missing("messages"))?;
-    if list.is_empty() || list.len() > MAX_MESSAGES {
-        return Err(ApiError::value(
-            "messages",
-            format!("`messages` must hold 1 to {MAX_MESSAGES} messages"),
-        ));
-    }
-    let messages =
-        list.iter().enumerate().map(|(i, message)| read_message(i, message)).collect::<Result<_, _>>()?;
-    let mut variables = match fields.object("chat_template_kwargs")? {
-        Some(variables) => variables.into_map(),
-        None => Map::new(),
-    };
-    if let Some(effort) = fields.text("reasoning_effort")? {
-        variables.insert("reasoning_effort".into(), json!(effort));
-    }
-    let add_generation_prompt = fields.maybe_flag("add_generation_prompt")?.unwrap_or(true);
-    Ok(Conversation { messages, add_generation_prompt, variables })
-}
-
-/// One message as templates expect it: `content` is one string, arguments of tool calls are objects.
-fn read_message(i: usize, message: &Value) -> Result<Map<String, Value>, ApiError> {
-    let name = format!("messages[{i}]");
-    let Value::Object(message) = message else {
-        return Err(fields::wrong(&name, "an object", message));
-    };
-    let role = match message.get("role") {
-        Some(Value::String(role)) => role.as_str(),
-        Some(other) => return Err(fields::wrong(&format!("{name}.role"), "a string", other)),
-        None => return Err(ApiError::missing(&format!("{name}.role"))),
-    };
-    if !["system", "developer", "user", "assistant", "tool", "function"].contains(&role) {
-        let message =
-            format!("`{name}.role` is `{role}`, but must be system, developer, user, assistant or tool");
-        return Err(ApiError::value(format!("{name}.role"), message));
-    }
-    let calls =
-        message.get("tool_calls").is_some_and(|calls| calls.as_array().is_some_and(|c| !c.is_empty()));
-    let content = match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => join_parts(&format!("{name}.content"), parts)?,
-        None | Some(Value::Null) if role == "assistant" || calls => String::new(),
-        None | Some(Value::Null) => return Err(ApiError::missing(&format!("{name}.content"))),
-        Some(other) => {
-            return Err(fields::wrong(&format!("{name}.content"), "a string or a list of parts", other));
-        }
-    };
-    // Templates test whether these are there at all, so a null must not be.
-    let mut message: Map<String, Value> =
-        message.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-    message.insert("content".into(), json!(content));
-    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-        calls.iter_mut().for_each(open_arguments);
-    }
-    Ok(message)
-}
-
-/// Text parts, one per line, as llama.cpp and vLLM join them.
-fn join_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (i, part) in parts.iter().enumerate() {
-        let name = format!("{name}[{i}]");
-        let kind = part.get("type").and_then(Value::as_str);
-        match (kind, part.get("text"), part) {
-            (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), _) => {
-                texts.push(text.as_str())
-            }
-            (None, None, Value::String(text)) => texts.push(text),
-            (Some("text" | "input_text" | "output_text"), _, _) => {
-                return Err(ApiError::missing(&format!("{name}.text")));
-            }
-            (Some(kind), _, _) => {
-                let message = format!("`{name}` is of type `{kind}`, but this model reads only text");
-                return Err(ApiError::value(format!("{name}.type"), message));
-            }
-            (None, _, _) => return Err(ApiError::missing(&format!("{name}.type"))),
-        }
-    }
-    Ok(texts.join("\n"))
-}
-
-/// OpenAI sends the arguments of a call as JSON in a string; templates want the object.
-fn open_arguments(call: &mut Value) {
-    let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
-    if let Some(Ok(object @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str) {
-        *arguments = object;
-    }
-}
-
 /// A text, texts, tokens or token lists.
 fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
     const EXPECTED: &str = "a string, a list of strings, a list of tokens or a list of lists of tokens";
     match value {
         Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
         Value::Array(list) if list.is_empty() => Err(ApiError::value("prompt", "`prompt` is an empty list")),
-        Value::Array(list) if list.iter().all(Value::is_number) => Ok(vec![token_prompt(list)?]),
+        Value::Array(list) if list.iter().all(Value::is_number) => {
+            Ok(vec![Prompt::Tokens(token_list("prompt", list)?)])
+        }
         Value::Array(list) => list
             .iter()
             .map(|item| match item {
                 Value::String(text) => Ok(Prompt::Text(text.clone())),
-                Value::Array(tokens) => token_prompt(tokens),
+                Value::Array(tokens) => token_list("prompt", tokens).map(Prompt::Tokens),
                 other => Err(fields::wrong("prompt", EXPECTED, other)),
             })
             .collect(),
@@ -320,14 +243,14 @@ fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
     }
 }
 
-fn token_prompt(list: &[Value]) -> Result<Prompt, ApiError> {
+/// Token ids as clients write them.
+pub(crate) fn token_list(name: &str, list: &[Value]) -> Result<Vec<protocol::Token>, ApiError> {
     list.iter()
         .map(|token| {
             fields::whole(token)
                 .and_then(|token| i32::try_from(token).ok())
                 .map(protocol::Token)
-                .ok_or_else(|| fields::wrong("prompt", "whole numbers for tokens", token))
+                .ok_or_else(|| fields::wrong(name, "whole numbers for tokens", token))
         })
-        .collect::<Result<_, _>>()
-        .map(Prompt::Tokens)
+        .collect()
 }

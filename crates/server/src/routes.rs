@@ -1,25 +1,23 @@
 //! What each route does.
 
-use std::sync::Arc;
-use std::time::SystemTime;
-
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{FromRequest, OriginalUri, Path, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::extract::{OriginalUri, Path, Request, State};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use protocol::Token;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::api::{Api, Model};
+use crate::best::best;
+use crate::body::Body;
+use crate::chat::Running;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::reply::{Form, Reply};
-use crate::request::{ChatRequest, CompletionRequest, Options, Prompt};
-use crate::template::{Conversation, Specials};
-use crate::{LineStatus, generation, limits, stream};
+use crate::generation::{Generation, Job};
+use crate::reply::{Form, Reply, ReplyStream};
+use crate::request::{ChatRequest, CompletionRequest, Options};
+use crate::turn::Reading;
+use crate::{LineStatus, body, chat, generation, prompt, stream};
 
 /// `GET /health`: the process lives.
 pub(crate) async fn health() -> Json<Value> {
@@ -35,6 +33,13 @@ pub(crate) async fn ready(State(api): State<Api>) -> Result<Json<Value>, ApiErro
 /// `GET /v1/line`.
 pub(crate) async fn line(State(api): State<Api>) -> Json<LineStatus> {
     Json(api.line().status())
+}
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(State(api): State<Api>) -> Response {
+    const FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let text = api.metrics().encode(&api.line().status(), api.ready().is_ok());
+    ([(header::CONTENT_TYPE, FORMAT)], text).into_response()
 }
 
 /// `GET /v1/models`.
@@ -69,30 +74,43 @@ fn describe(model: &Model) -> Value {
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    const PARAM: &str = "messages";
-    let (model, fields, size) = read(&api, request).await?;
-    let ChatRequest { conversation, options } = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let now = now();
-    let prompt = {
-        let model = model.clone();
-        aside(size, move || render(&model, &conversation, now)).await??
-    };
-    answer(&api, &model, Job { prompts: vec![prompt], options, form: Form::Chat, param: PARAM }).await
+    let Body { model, fields, size } = body::read(&api, request).await?;
+    let request = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
+    let options = request.options.clone();
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, request, size).await?;
+    answer(&api, reply(&model, &options, Form::Chat, vec![prompt_tokens]), options.stream, generations).await
 }
 
 /// `POST /v1/completions`.
 pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "prompt";
-    let (model, fields, size) = read(&api, request).await?;
-    let CompletionRequest { prompts, echo, options } =
+    let Body { model, fields, size } = body::read(&api, request).await?;
+    let CompletionRequest { prompts, echo, best_of, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let echo =
-        if echo { prompts.iter().map(|prompt| prompt_text(&model, prompt)).collect() } else { Vec::new() };
-    let prompts = {
+        if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
+    let prompts: Vec<Vec<Token>> = {
         let model = model.clone();
-        aside(size, move || prompts.into_iter().map(|prompt| prompt_tokens(&model, prompt)).collect()).await?
+        body::aside(size, move || {
+            prompts.into_iter().map(|prompt| prompt::tokens_of(&model, prompt)).collect()
+        })
+        .await?
     };
-    answer(&api, &model, Job { prompts, options, form: Form::Completion { echo }, param: PARAM }).await
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).collect();
+    let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
+    let n = options.n;
+    let mut options = options;
+    if best_of > n {
+        options.n = best_of;
+        options.top_logprobs.get_or_insert(0);
+    }
+    let job = Job { prompts, options: &options, param: PARAM, reading: Reading::default() };
+    let generations = generation::start(&api, &model, job).await?;
+    if options.stream {
+        return answer(&api, reply, true, generations).await;
+    }
+    let choices = best(stream::collect(generations).await?, best_of as usize, n as usize);
+    Ok(Json(reply.whole(choices)).into_response())
 }
 
 /// Anything else.
@@ -105,104 +123,33 @@ pub(crate) async fn wrong_method(method: Method) -> ApiError {
     ApiError::MethodNotAllowed(method.to_string())
 }
 
-/// A request whose prompts are tokens.
-struct Job {
-    prompts: Vec<Vec<Token>>,
-    options: Options,
-    form: Form,
-    /// The field that the prompts came from.
-    param: &'static str,
-}
-
-async fn answer(api: &Api, model: &Arc<Model>, job: Job) -> Result<Response, ApiError> {
-    let generations = generation::start(api, model, &job.prompts, &job.options, job.param).await?;
-    let prefix = match job.form {
+fn reply(model: &Model, options: &Options, form: Form, prompt_tokens: Vec<u32>) -> Reply {
+    let prefix = match form {
         Form::Chat => "chatcmpl",
         Form::Completion { .. } => "cmpl",
     };
-    let reply = Reply {
-        form: job.form,
+    Reply {
+        form,
         id: format!("{prefix}-{}", Uuid::new_v4().simple()),
-        created: now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: prompt::unix_seconds(),
         model: model.info.id.clone(),
         fingerprint: model.info.fingerprint.clone(),
         tokenizer: model.tokenizer.clone(),
-        n: job.options.n as usize,
-        prompt_tokens: job.prompts.iter().map(|prompt| prompt.len() as u32).collect(),
-        top_logprobs: job.options.top_logprobs,
-    };
-    if job.options.stream {
-        let keep_alive = api.config().keep_alive;
-        return Ok(stream::respond(generations, reply, job.options.include_usage, keep_alive));
-    }
-    Ok(Json(stream::collect(generations, &reply).await?).into_response())
-}
-
-/// The model that the request is for, the body's fields, and the body's size in bytes.
-async fn read(api: &Api, request: Request) -> Result<(Arc<Model>, Fields, usize), ApiError> {
-    let model = api.ready()?.clone();
-    let body = timeout(limits::BODY_TIME, Bytes::from_request(request, &()))
-        .await
-        .map_err(|_| ApiError::TooSlow(limits::BODY_TIME))?
-        .map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge { limit: api.config().max_body_bytes },
-            _ => ApiError::Json(rejection.body_text()),
-        })?;
-    let fields = Fields::parse(&body)?;
-    if let Some(asked) = fields.text("model")? {
-        model.answers_to(asked)?;
-    }
-    Ok((model, fields, body.len()))
-}
-
-/// Runs work that takes as long as `size` bytes do: little work here, much on a thread where it holds up nobody.
-async fn aside<T: Send + 'static>(
-    size: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    if size <= limits::TOKENISE_INLINE_BYTES {
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ApiError::Internal(format!("the prompt could not be prepared: {error}")))
-}
-
-fn render(model: &Model, conversation: &Conversation, now: SystemTime) -> Result<Vec<Token>, ApiError> {
-    let invalid = |message: String| ApiError::value("messages", message);
-    let template = model.template.as_ref().map_err(|error| invalid(error.to_string()))?;
-    let specials = Specials { bos: &model.info.bos, eos: &model.info.eos };
-    let text = template.render(conversation, specials, now).map_err(|error| invalid(error.to_string()))?;
-    Ok(tokenise(model, &text))
-}
-
-fn prompt_tokens(model: &Model, prompt: Prompt) -> Vec<Token> {
-    match prompt {
-        Prompt::Text(text) => tokenise(model, &text),
-        Prompt::Tokens(tokens) => tokens,
+        n: options.n as usize,
+        prompt_tokens,
+        top_logprobs: options.top_logprobs,
+        include_usage: options.include_usage,
     }
 }
 
-fn prompt_text(model: &Model, prompt: &Prompt) -> String {
-    match prompt {
-        Prompt::Text(text) => text.clone(),
-        Prompt::Tokens(tokens) => {
-            let mut bytes = Vec::new();
-            tokens.iter().for_each(|&token| model.tokenizer.piece(token, true, &mut bytes));
-            String::from_utf8_lossy(&bytes).into_owned()
-        }
+async fn answer(
+    api: &Api,
+    reply: Reply,
+    stream: bool,
+    generations: Vec<Generation>,
+) -> Result<Response, ApiError> {
+    if stream {
+        return Ok(stream::respond(generations, ReplyStream::new(reply), api.config().keep_alive));
     }
-}
-
-/// A text that writes the beginning-of-sequence token itself must not get a second one.
-fn tokenise(model: &Model, text: &str) -> Vec<Token> {
-    let bos = &model.info.bos;
-    let has_bos = !bos.is_empty() && text.starts_with(bos.as_str());
-    model.tokenizer.tokenize(text, !has_bos, true)
-}
-
-/// The wall clock, for `created` and for templates that tell the model the date.
-#[allow(clippy::disallowed_methods, reason = "a driver: the time goes to the client, and decides nothing")]
-fn now() -> SystemTime {
-    SystemTime::now()
+    Ok(Json(reply.whole(stream::collect(generations).await?)).into_response())
 }

@@ -9,7 +9,7 @@ use crate::fields::{self, Fields};
 use crate::limits::MAX_BREAKER_BYTES;
 
 /// Temperatures, penalties and the like beyond this have no meaning; it keeps every later product finite.
-const LARGE: f32 = 1000.0;
+pub(crate) const LARGE: f32 = 1000.0;
 /// llama.cpp's defaults for mirostat.
 const MIROSTAT_TAU: f32 = 5.0;
 const MIROSTAT_ETA: f32 = 0.1;

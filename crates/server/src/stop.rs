@@ -8,12 +8,14 @@
 pub(crate) struct StopMatcher {
     stops: Vec<String>,
     held: String,
+    /// Index of the stop string found.
+    found: Option<usize>,
 }
 
 impl StopMatcher {
     /// A matcher for these strings, none of them empty.
     pub(crate) const fn new(stops: Vec<String>) -> Self {
-        Self { stops, held: String::new() }
+        Self { stops, held: String::new(), found: None }
     }
 
     /// Takes text; appends what is certainly not part of a stop string. True if one was found: then the text before
@@ -28,9 +30,11 @@ impl StopMatcher {
         let found = self
             .stops
             .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start)))
+            .enumerate()
+            .filter_map(|(i, stop)| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, i)))
             .min();
-        if let Some((_, start)) = found {
+        if let Some((_, start, i)) = found {
+            self.found = Some(i);
             out.push_str(&self.held[..start]);
             self.held.clear();
             return true;
@@ -38,6 +42,11 @@ impl StopMatcher {
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         out.extend(self.held.drain(..self.held.len() - keep));
         false
+    }
+
+    /// The stop string that was found.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.map(|i| self.stops[i].as_str())
     }
 
     /// No more text will come: appends what was held back.
@@ -48,7 +57,7 @@ impl StopMatcher {
 }
 
 /// Bytes of the longest end of `text` that `stop` starts with, not counting `stop` as a whole.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     (1..=longest)
         .rev()

@@ -14,9 +14,10 @@ use serde_json::{Map, Value as Json, json};
 use time::OffsetDateTime;
 
 use crate::limits;
+use crate::turn::Syntax;
 
 /// For models that bring no template: ChatML, which most models understand.
-const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+pub(crate) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 const NAME: &str = "chat";
 
@@ -37,6 +38,8 @@ pub(crate) enum TemplateError {
 pub(crate) struct Conversation {
     /// `{role, content, …}` each; contents are strings.
     pub messages: Vec<Map<String, Json>>,
+    /// `{"type": "function", "function": {…}}` each.
+    pub tools: Vec<Json>,
     /// Whether to end with the opening of the model's turn.
     pub add_generation_prompt: bool,
     /// Further variables, by the client's choice.
@@ -50,6 +53,13 @@ pub(crate) struct ChatTemplate {
     wants_parts: bool,
     /// The template knows the role `developer`; others get `system`.
     knows_developer: bool,
+    /// The template writes tools into the prompt.
+    knows_tools: bool,
+    /// The template writes calls into the prompt.
+    knows_calls: bool,
+    /// The template wants the arguments of calls as JSON in a string.
+    wants_strings: bool,
+    syntax: Syntax,
 }
 
 /// Texts of the special tokens that templates write themselves.
@@ -74,9 +84,44 @@ impl ChatTemplate {
         env.add_filter("tojson", to_json);
         env.add_template_owned(NAME, without_generation_blocks(source))
             .map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        let mut template = Self { env, wants_parts: false, knows_developer: source.contains("developer") };
-        template.wants_parts = !template.shows(false) && template.shows(true);
+        let mut template = Self {
+            env,
+            wants_parts: false,
+            knows_developer: source.contains("developer"),
+            knows_tools: false,
+            knows_calls: false,
+            wants_strings: false,
+            syntax: Syntax::of_template(source, false),
+        };
+        template.wants_parts = !template.shows(&hello(json!(PROBE))) && template.shows(&hello(parts(PROBE)));
+        template.knows_tools = template.knows("tools") && template.shows(&tool_probe(template.wants_parts));
+        let takes_objects = template.shows(&call_probe(false));
+        template.wants_strings = !takes_objects && template.shows(&call_probe(true));
+        template.knows_calls = takes_objects || template.wants_strings;
+        template.syntax = Syntax::of_template(source, template.knows_tools);
         Ok(template)
+    }
+
+    /// How models with this template write reasoning and calls.
+    pub(crate) const fn syntax(&self) -> &Syntax {
+        &self.syntax
+    }
+
+    /// Whether the template writes tools into the prompt.
+    pub(crate) const fn knows_tools(&self) -> bool {
+        self.knows_tools
+    }
+
+    /// Whether the template writes calls into the prompt.
+    pub(crate) const fn knows_calls(&self) -> bool {
+        self.knows_calls
+    }
+
+    /// Whether the template uses a variable.
+    fn knows(&self, variable: &str) -> bool {
+        self.env
+            .get_template(NAME)
+            .is_ok_and(|template| template.undeclared_variables(false).contains(variable))
     }
 
     /// The text of a conversation. `now` is for templates that tell the model the date.
@@ -89,6 +134,9 @@ impl ChatTemplate {
         let messages: Vec<_> = conversation.messages.iter().map(|message| self.fit(message)).collect();
         let mut variables = conversation.variables.clone();
         variables.insert("messages".into(), json!(messages));
+        if !conversation.tools.is_empty() {
+            variables.insert("tools".into(), json!(conversation.tools));
+        }
         variables.insert("add_generation_prompt".into(), json!(conversation.add_generation_prompt));
         variables.insert("bos_token".into(), json!(specials.bos));
         variables.insert("eos_token".into(), json!(specials.eos));
@@ -102,18 +150,10 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether a message's text shows up in the rendered conversation.
-    fn shows(&self, wants_parts: bool) -> bool {
-        const PROBE: &str = "paceline-probe";
-        let content = if wants_parts { parts(PROBE) } else { json!(PROBE) };
-        let context = json!({
-            "messages": [{ "role": "user", "content": content }],
-            "add_generation_prompt": true,
-            "bos_token": "",
-            "eos_token": "",
-        });
+    /// Whether the probe's word shows up when the probe is rendered.
+    fn shows(&self, probe: &Json) -> bool {
         let strftime_now = Value::from_function(|format: String| strftime(SystemTime::UNIX_EPOCH, &format));
-        let context = minijinja::context! { strftime_now, ..Value::from_serialize(&context) };
+        let context = minijinja::context! { strftime_now, ..Value::from_serialize(probe) };
         self.env
             .get_template(NAME)
             .and_then(|template| template.render(context))
@@ -128,11 +168,62 @@ impl ChatTemplate {
             let parts = parts(text);
             message.insert("content".into(), parts);
         }
+        if self.wants_strings
+            && let Some(Json::Array(calls)) = message.get_mut("tool_calls")
+        {
+            for arguments in calls.iter_mut().filter_map(|call| call.pointer_mut("/function/arguments")) {
+                if !arguments.is_string() {
+                    *arguments = json!(arguments.to_string());
+                }
+            }
+        }
         if !self.knows_developer && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         message
     }
+}
+
+/// What probes look for.
+const PROBE: &str = "paceline_probe";
+
+fn probe(messages: Json, tools: Json) -> Json {
+    json!({
+        "messages": messages,
+        "tools": tools,
+        "add_generation_prompt": true,
+        "bos_token": "",
+        "eos_token": "",
+    })
+}
+
+fn hello(content: Json) -> Json {
+    probe(json!([{ "role": "user", "content": content }]), Json::Null)
+}
+
+fn tool_probe(wants_parts: bool) -> Json {
+    let content = if wants_parts { parts("Hi") } else { json!("Hi") };
+    let parameters = json!({ "type": "object", "properties": {} });
+    let function = json!({ "name": PROBE, "description": "d", "parameters": parameters });
+    probe(
+        json!([{ "role": "user", "content": content }]),
+        json!([{ "type": "function", "function": function }]),
+    )
+}
+
+fn call_probe(in_string: bool) -> Json {
+    let arguments = json!({ PROBE: 1 });
+    let arguments = if in_string { json!(arguments.to_string()) } else { arguments };
+    let function = json!({ "name": "f", "arguments": arguments });
+    let call = json!({ "id": "123456789", "type": "function", "function": function });
+    probe(
+        json!([
+            { "role": "user", "content": "Hi" },
+            { "role": "assistant", "content": "", "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "123456789", "name": "f", "content": "1" },
+        ]),
+        Json::Null,
+    )
 }
 
 fn parts(text: &str) -> Json {
@@ -274,7 +365,7 @@ mod tests {
                 Map::from_iter([("role".into(), json!(role)), ("content".into(), json!(content))])
             })
             .collect();
-        Conversation { messages, add_generation_prompt: true, variables: Map::new() }
+        Conversation { messages, tools: Vec::new(), add_generation_prompt: true, variables: Map::new() }
     }
 
     fn render(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {

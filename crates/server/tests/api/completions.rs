@@ -1,7 +1,7 @@
 //! `/v1/completions` takes prompts in four forms.
 
-use protocol::Token;
-use scheduler::Finish;
+use protocol::{Token, TokenLogprobs};
+use scheduler::{Event, Finish};
 use serde_json::{Value, json};
 
 use crate::fake::{BOS, Harness, Script, answer, done, says, started, tokens};
@@ -69,4 +69,21 @@ async fn sixteen_tokens_unless_told_otherwise() {
         assert_eq!(harness.complete(extra).await.status, 200);
         assert_eq!(harness.line.requests()[0].max_tokens, limit);
     }
+}
+
+#[tokio::test]
+async fn the_likeliest_of_several_choices_is_the_answer() {
+    let play = |text: &str, logprob: f32| {
+        let tokens = tokens(text);
+        let logprobs = tokens.iter().map(|_| TokenLogprobs { logprob, top: Vec::new() }).collect();
+        Script::Play(vec![started(10), Event::Tokens { tokens, logprobs }, done(Finish::Length, 2)])
+    };
+    let harness = Harness::new([play("aa", -2.0), play("bb", -0.5), play("cc", -1.0)]);
+    let answer = harness.complete(json!({ "best_of": 3, "n": 2 })).await.json();
+    let choices = answer["choices"].as_array().unwrap();
+    let texts: Vec<&str> = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["bb", "cc"]);
+    assert!(choices[0].get("logprobs").is_none());
+    assert_eq!(answer["usage"]["completion_tokens"], 6);
+    assert!(harness.line.requests().iter().all(|request| request.top_logprobs == Some(0)));
 }

@@ -70,7 +70,7 @@ async fn a_template_that_writes_the_beginning_token_gets_no_second_one() {
 #[tokio::test]
 async fn parts_become_lines_and_silent_callers_are_accepted() {
     let template = "{% for m in messages %}[{{ m.role }}:{{ m.content }}\
-                    {% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}]{% endfor %}";
+                    {% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}]{% endfor %}";
     let messages = json!({ "messages": [
         { "role": "developer", "content": "s" },
         { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
@@ -80,7 +80,7 @@ async fn parts_become_lines_and_silent_callers_are_accepted() {
         { "role": "tool", "tool_call_id": "1", "content": "c" },
     ] });
     let prompt = rendered(template, messages).await;
-    assert_eq!(prompt[1..], tokens("[system:s][user:a\nb][assistant:Oslo][tool:c]"));
+    assert_eq!(prompt[1..], tokens("[system:s][user:a\nb][assistant:{\"city\": \"Oslo\"}][tool:c]"));
 }
 
 #[tokio::test]

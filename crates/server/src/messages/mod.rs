@@ -1,0 +1,93 @@
+//! Anthropic's Messages API over the same chats as OpenAI's.
+//!
+//! Owns: what requests, answers, streams and errors look like there. A request is translated into a chat, so a field
+//! that both APIs know means the same, and our further sampling parameters work here too.
+
+mod request;
+mod wire;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::api::Api;
+use crate::body::{self, Body};
+use crate::chat::{self, Running};
+use crate::error::ApiError;
+use crate::request::ChatRequest;
+use crate::stream;
+use wire::{Envelope, MessageStream};
+
+/// Paths that answer in Anthropic's form, errors included.
+pub(crate) const PATH: &str = "/v1/messages";
+
+/// An error in Anthropic's form.
+pub(crate) struct MessagesError(pub ApiError);
+
+impl From<ApiError> for MessagesError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl MessagesError {
+    /// The envelope, also used inside streams.
+    fn body(error: &ApiError) -> Value {
+        let kind = match error.status().as_u16() {
+            401 => "authentication_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": error.to_string() } })
+    }
+}
+
+impl IntoResponse for MessagesError {
+    fn into_response(self) -> Response {
+        let body = Json(Self::body(&self.0));
+        let (mut parts, _) = self.0.into_response().into_parts();
+        parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+        let body = body.into_response().into_body();
+        Response::from_parts(parts, body)
+    }
+}
+
+/// `POST /v1/messages`. The header `anthropic-version` may be left out.
+pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, MessagesError> {
+    let Body { model, fields, size } = body::read(&api, request).await?;
+    let chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    let stream = chat.options.stream;
+    if chat.options.n > 1 {
+        return Err(ApiError::unsupported("n").into());
+    }
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
+    let envelope = Envelope {
+        id: format!("msg_{}", Uuid::new_v4().simple()),
+        model: model.info.id.clone(),
+        prompt_tokens,
+    };
+    if stream {
+        let keep_alive = api.config().keep_alive;
+        return Ok(stream::respond(generations, MessageStream::new(envelope), keep_alive));
+    }
+    let choice = stream::collect(generations).await?.pop();
+    let (message, ending) = choice.expect("one choice was asked for");
+    Ok(Json(envelope.whole(&message, &ending)).into_response())
+}
+
+/// `POST /v1/messages/count_tokens`. Needs no line.
+pub(crate) async fn count_tokens(
+    State(api): State<Api>,
+    request: Request,
+) -> Result<Json<Value>, MessagesError> {
+    let Body { model, fields, size } = body::read_for_model(&api, request).await?;
+    let chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    let (prompt, _) = chat::prepare(&model, chat, size).await?;
+    Ok(Json(json!({ "input_tokens": prompt.len() })))
+}

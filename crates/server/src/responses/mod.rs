@@ -1,0 +1,145 @@
+//! OpenAI's Responses API over the same chats.
+//!
+//! Owns: its routes, and what requests, answers and events look like there. Answers are kept in memory, within limits,
+//! so that a later request can go on from them.
+
+mod output;
+mod request;
+mod store;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::api::Api;
+use crate::body::{self, Body};
+use crate::chat::{self, Running};
+use crate::error::ApiError;
+use crate::request::ChatRequest;
+use crate::{prompt, stream};
+use output::Output;
+use request::ResponseRequest;
+use store::Entry;
+
+pub(crate) use store::Store;
+
+/// Items in one page at most, and when nothing is said: OpenAI's numbers.
+const MAX_PAGE: usize = 100;
+const PAGE: usize = 20;
+
+/// `POST /v1/responses`.
+pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
+    let Body { model, fields, size } = body::read(&api, request).await?;
+    let request = ResponseRequest::read(&fields, api.responses())?;
+    let chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
+    let streaming = chat.options.stream;
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
+    let id = format!("resp_{}", Uuid::new_v4().simple());
+    let response = request.describe(&id, prompt::unix_seconds(), &model.info.id);
+    let store = request.store.then(|| api.responses().clone());
+    let entry = Entry::new(response, request.input);
+    let output = Output::new(entry, prompt_tokens, store.clone());
+    if let Some(store) = store.filter(|_| request.background) {
+        let response = output.response().clone();
+        store.put(output.entry());
+        let task = tokio::spawn(async move {
+            // A failure is part of the stored response.
+            if let Err(error) = stream::drive(generations, output).await {
+                tracing::warn!(%error, "background response failed");
+            }
+        });
+        store.running(&id, task.abort_handle());
+        return Ok(Json(response).into_response());
+    }
+    if streaming {
+        return Ok(stream::respond(generations, output, api.config().keep_alive));
+    }
+    let output = stream::drive(generations, output).await?;
+    Ok(Json(output.response().clone()).into_response())
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) async fn get(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    api.responses().response(&id).map(Json).ok_or(ApiError::UnknownResponse(id))
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) async fn delete(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    if !api.responses().remove(&id) {
+        return Err(ApiError::UnknownResponse(id));
+    }
+    Ok(Json(json!({ "id": id, "object": "response.deleted", "deleted": true })))
+}
+
+/// `POST /v1/responses/{id}/cancel`: only for responses in the background; others end with their connection.
+pub(crate) async fn cancel(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let response = api.responses().cancel(&id).ok_or(ApiError::UnknownResponse(id))?;
+    if response["background"] != true {
+        let message = "only a response with `background` can be cancelled: close the connection of others";
+        return Err(ApiError::value("background", message));
+    }
+    Ok(Json(response))
+}
+
+/// Which part of a list.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Page {
+    limit: Option<usize>,
+    order: Option<String>,
+    after: Option<String>,
+}
+
+/// `GET /v1/responses/{id}/input_items`: newest first unless told otherwise.
+pub(crate) async fn input_items(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Query(page) = page.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
+    let items = api.responses().input(&id).ok_or(ApiError::UnknownResponse(id))?;
+    let limit = page.limit.unwrap_or(PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(ApiError::value("limit", format!("`limit` must be from 1 to {MAX_PAGE}")));
+    }
+    let mut items: Vec<&Value> = items.iter().collect();
+    match page.order.as_deref() {
+        None | Some("desc") => items.reverse(),
+        Some("asc") => {}
+        Some(_) => return Err(ApiError::value("order", "`order` must be asc or desc")),
+    }
+    let start = match &page.after {
+        None => 0,
+        Some(after) => {
+            let at = items.iter().position(|item| item["id"] == **after);
+            at.ok_or_else(|| ApiError::value("after", "`after` names no item of this response"))? + 1
+        }
+    };
+    let rest = &items[start..];
+    let data = &rest[..rest.len().min(limit)];
+    Ok(Json(json!({
+        "object": "list",
+        "data": data,
+        "first_id": data.first().map(|item| &item["id"]),
+        "last_id": data.last().map(|item| &item["id"]),
+        "has_more": rest.len() > data.len(),
+    })))
+}
+
+/// Items with an id each.
+fn with_ids(items: Vec<Value>) -> Arc<[Value]> {
+    items
+        .into_iter()
+        .map(|mut item| {
+            if item.get("id").is_none_or(Value::is_null) {
+                item["id"] = json!(format!("item_{}", Uuid::new_v4().simple()));
+            }
+            item
+        })
+        .collect()
+}

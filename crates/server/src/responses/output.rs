@@ -1,0 +1,245 @@
+//! A response in the making: its items, and the events that tell of them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::store::{Entry, Store};
+use crate::error::ApiError;
+use crate::generation::{Delta, Ending};
+use crate::stream::{Frame, Wire};
+use crate::turn::Part;
+
+/// What an item of the output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Reasoning,
+    Call,
+}
+
+/// The item being written.
+#[derive(Debug)]
+struct Open {
+    kind: Kind,
+    item: Value,
+    /// Its text or arguments so far.
+    text: String,
+}
+
+/// A response, written by a wire that sends events about it.
+pub(super) struct Output {
+    entry: Entry,
+    prompt_tokens: u32,
+    /// Where the response is kept once it is over.
+    store: Option<Arc<Store>>,
+    items: Vec<Value>,
+    open: Option<Open>,
+    /// Events so far.
+    sequence: u64,
+}
+
+impl Output {
+    pub(super) const fn new(entry: Entry, prompt_tokens: u32, store: Option<Arc<Store>>) -> Self {
+        Self { entry, prompt_tokens, store, items: Vec::new(), open: None, sequence: 0 }
+    }
+
+    pub(super) const fn response(&self) -> &Value {
+        &self.entry.response
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        self.entry.clone()
+    }
+
+    /// An event with its number.
+    fn event(&mut self, name: &'static str, fields: Value) -> Frame {
+        let mut event = json!({ "type": name, "sequence_number": self.sequence });
+        self.sequence += 1;
+        if let (Value::Object(event), Value::Object(fields)) = (&mut event, fields) {
+            event.extend(fields);
+        }
+        Frame::named(name, &event)
+    }
+
+    /// An event about the open item.
+    fn item_event(&mut self, name: &'static str, extra: Value) -> Frame {
+        let id = self.open.as_ref().map(|open| open.item["id"].clone());
+        let mut fields = json!({ "item_id": id, "output_index": self.items.len() });
+        if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
+            fields.extend(extra);
+        }
+        self.event(name, fields)
+    }
+
+    fn begin(&mut self, kind: Kind, item: Value, frames: &mut Vec<Frame>) {
+        self.end_item("completed", frames);
+        let index = self.items.len();
+        frames.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
+        self.open = Some(Open { kind, item, text: String::new() });
+        if let Some(part) = part(kind, "") {
+            frames.push(
+                self.item_event("response.content_part.added", json!({ "content_index": 0, "part": part })),
+            );
+        }
+    }
+
+    /// More of an item with text; a new one unless one of its kind is open.
+    fn write(&mut self, kind: Kind, text: String, frames: &mut Vec<Frame>) {
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            let id = Uuid::new_v4().simple();
+            let item = match kind {
+                Kind::Reasoning => json!({
+                    "id": format!("rs_{id}"), "type": "reasoning", "status": "in_progress", "summary": [],
+                    "content": [],
+                }),
+                _ => json!({
+                    "id": format!("msg_{id}"), "type": "message", "status": "in_progress", "role": "assistant",
+                    "content": [],
+                }),
+            };
+            self.begin(kind, item, frames);
+        }
+        let frame = match kind {
+            Kind::Message => {
+                let fields = json!({ "content_index": 0, "delta": text, "logprobs": [] });
+                self.item_event("response.output_text.delta", fields)
+            }
+            Kind::Reasoning => {
+                self.item_event("response.reasoning_text.delta", json!({ "content_index": 0, "delta": text }))
+            }
+            Kind::Call => self.item_event("response.function_call_arguments.delta", json!({ "delta": text })),
+        };
+        frames.push(frame);
+        if let Some(open) = &mut self.open {
+            open.text.push_str(&text);
+        }
+    }
+
+    fn end_item(&mut self, status: &str, frames: &mut Vec<Frame>) {
+        let Some(Open { kind, mut item, text }) = self.open.take() else { return };
+        let index = self.items.len();
+        let at = |extra: Value| {
+            let mut fields = json!({ "item_id": item["id"], "output_index": index });
+            if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
+                fields.extend(extra);
+            }
+            fields
+        };
+        let done = match kind {
+            Kind::Message => {
+                let fields = at(json!({ "content_index": 0, "text": text, "logprobs": [] }));
+                self.event("response.output_text.done", fields)
+            }
+            Kind::Reasoning => {
+                let fields = at(json!({ "content_index": 0, "text": text }));
+                self.event("response.reasoning_text.done", fields)
+            }
+            Kind::Call => {
+                let fields = at(json!({ "name": item["name"], "arguments": text }));
+                self.event("response.function_call_arguments.done", fields)
+            }
+        };
+        frames.push(done);
+        if let Some(part) = part(kind, &text) {
+            let fields = at(json!({ "content_index": 0, "part": part }));
+            frames.push(self.event("response.content_part.done", fields));
+            item["content"] = json!([part]);
+        } else {
+            item["arguments"] = json!(text);
+        }
+        item["status"] = json!(status);
+        let fields = json!({ "output_index": index, "item": item });
+        frames.push(self.event("response.output_item.done", fields));
+        self.items.push(item);
+    }
+
+    /// The response is over, as its status says: keeps it and tells of it.
+    fn finish(&mut self, event: &'static str) -> Frame {
+        self.entry.response["output"] = json!(self.items);
+        if let Some(store) = self.store.take() {
+            if self.entry.response["background"] == true {
+                store.finish(self.entry());
+            } else {
+                store.put(self.entry());
+            }
+        }
+        let response = self.entry.response.clone();
+        self.event(event, json!({ "response": response }))
+    }
+}
+
+/// The content of a message or of reasoning.
+fn part(kind: Kind, text: &str) -> Option<Value> {
+    match kind {
+        Kind::Message => {
+            Some(json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }))
+        }
+        Kind::Reasoning => Some(json!({ "type": "reasoning_text", "text": text })),
+        Kind::Call => None,
+    }
+}
+
+impl Wire for Output {
+    fn open(&mut self, _n: usize) -> Vec<Frame> {
+        let response = self.entry.response.clone();
+        vec![
+            self.event("response.created", json!({ "response": response })),
+            self.event("response.in_progress", json!({ "response": response })),
+        ]
+    }
+
+    fn delta(&mut self, _index: usize, delta: Delta) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for part in delta.parts {
+            match part {
+                Part::Text(text) => self.write(Kind::Message, text, &mut frames),
+                Part::Reasoning(text) => self.write(Kind::Reasoning, text, &mut frames),
+                Part::Arguments(json) => self.write(Kind::Call, json, &mut frames),
+                Part::Call { id, name } => {
+                    let item = json!({
+                        "id": format!("fc_{}", Uuid::new_v4().simple()), "type": "function_call",
+                        "status": "in_progress", "call_id": id, "name": name, "arguments": "",
+                    });
+                    self.begin(Kind::Call, item, &mut frames);
+                }
+            }
+        }
+        frames
+    }
+
+    fn end(&mut self, _index: usize, ending: &Ending) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let cut = ending.finish == "length";
+        let status = if cut { "incomplete" } else { "completed" };
+        self.end_item(status, &mut frames);
+        let response = &mut self.entry.response;
+        response["status"] = json!(status);
+        if cut {
+            response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        }
+        response["usage"] = json!({
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": { "cached_tokens": ending.cached },
+            "output_tokens": ending.completion,
+            "output_tokens_details": { "reasoning_tokens": ending.reasoning },
+            "total_tokens": self.prompt_tokens + ending.completion,
+        });
+        frames.push(self.finish(if cut { "response.incomplete" } else { "response.completed" }));
+        frames
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.end_item("incomplete", &mut frames);
+        self.entry.response["status"] = json!("failed");
+        self.entry.response["error"] = json!({ "code": error.code(), "message": error.to_string() });
+        frames.push(self.finish("response.failed"));
+        frames
+    }
+
+    fn close(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,174 @@
+//! Responses that were given, for requests that go on from them. The oldest go first when there are too many.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use crate::limits::{MAX_RESPONSES, MAX_RESPONSES_BYTES};
+
+/// One response, and all that the model read for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub response: Value,
+    pub input: Arc<[Value]>,
+}
+
+impl Entry {
+    pub(crate) const fn new(response: Value, input: Arc<[Value]>) -> Self {
+        Self { response, input }
+    }
+
+    fn id(&self) -> &str {
+        self.response["id"].as_str().unwrap_or_default()
+    }
+
+    fn bytes(&self) -> usize {
+        self.response.to_string().len() + self.input.iter().map(|item| item.to_string().len()).sum::<usize>()
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    entry: Entry,
+    bytes: usize,
+    /// Ends a response that runs in the background.
+    task: Option<AbortHandle>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: BTreeMap<String, Kept>,
+    /// Ids, oldest first.
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+/// Responses in memory, at most so many and so large.
+#[derive(Debug, Default)]
+pub(crate) struct Store(Mutex<State>);
+
+impl Store {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a response.
+    pub(crate) fn put(&self, entry: Entry) {
+        let mut state = self.state();
+        let bytes = entry.bytes();
+        let id = entry.id().to_owned();
+        state.order.push_back(id.clone());
+        state.bytes += bytes;
+        state.kept.insert(id, Kept { entry, bytes, task: None });
+        state.shrink();
+    }
+
+    /// Replaces a response that is still kept, as long as it runs: one that was cancelled stays cancelled.
+    pub(crate) fn finish(&self, entry: Entry) {
+        let mut state = self.state();
+        let id = entry.id().to_owned();
+        let Some(kept) =
+            state.kept.get_mut(&id).filter(|kept| kept.entry.response["status"] == "in_progress")
+        else {
+            return;
+        };
+        // The task ends by itself.
+        kept.task = None;
+        let (before, after) = (kept.bytes, entry.bytes());
+        (kept.entry, kept.bytes) = (entry, after);
+        state.bytes = state.bytes - before + after;
+        state.shrink();
+    }
+
+    /// Remembers how to end a response in the background.
+    pub(crate) fn running(&self, id: &str, task: AbortHandle) {
+        match self.state().kept.get_mut(id) {
+            Some(kept) if kept.entry.response["status"] == "in_progress" => kept.task = Some(task),
+            Some(_) => {}
+            None => task.abort(),
+        }
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Entry> {
+        self.state().kept.get(id).map(|kept| kept.entry.clone())
+    }
+
+    pub(crate) fn response(&self, id: &str) -> Option<Value> {
+        self.get(id).map(|entry| entry.response)
+    }
+
+    pub(crate) fn input(&self, id: &str) -> Option<Arc<[Value]>> {
+        self.get(id).map(|entry| entry.input)
+    }
+
+    /// Ends a response if it runs in the background; gives it as it is then.
+    pub(crate) fn cancel(&self, id: &str) -> Option<Value> {
+        let mut state = self.state();
+        let kept = state.kept.get_mut(id)?;
+        if let Some(task) = kept.task.take() {
+            task.abort();
+            kept.entry.response["status"] = json!("cancelled");
+        }
+        Some(kept.entry.response.clone())
+    }
+
+    /// Forgets a response. False if it was not kept.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        let mut state = self.state();
+        state.order.retain(|kept| kept != id);
+        state.forget(id)
+    }
+}
+
+impl State {
+    fn shrink(&mut self) {
+        while self.order.len() > MAX_RESPONSES || self.bytes > MAX_RESPONSES_BYTES {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.forget(&oldest);
+        }
+    }
+
+    fn forget(&mut self, id: &str) -> bool {
+        let Some(kept) = self.kept.remove(id) else { return false };
+        self.bytes -= kept.bytes;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: &str, text: &str) -> Entry {
+        Entry::new(json!({ "id": id, "status": "completed", "text": text }), Arc::new([]))
+    }
+
+    #[test]
+    fn the_oldest_response_makes_room() {
+        let store = Store::default();
+        (0..=MAX_RESPONSES).for_each(|i| store.put(entry(&i.to_string(), "")));
+        assert!(store.get("0").is_none() && store.get("1").is_some());
+        store.put(entry("large", &"x".repeat(MAX_RESPONSES_BYTES - 1000)));
+        assert!(store.get("large").is_some() && store.get("1").is_none());
+        store.put(entry("larger", &"x".repeat(MAX_RESPONSES_BYTES)));
+        assert!(store.state().kept.is_empty() && store.state().bytes == 0);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone() {
+        let store = Store::default();
+        store.put(entry("a", ""));
+        assert!(store.remove("a") && !store.remove("a") && store.get("a").is_none());
+        assert_eq!(store.state().bytes, 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! OpenAI's Responses API.
+
+use axum::body::Body;
+use axum::http::Request;
+use insta::assert_snapshot;
+use scheduler::{Event, Failure, Finish};
+use serde_json::{Value, json};
+
+use crate::fake::{Answer, Harness, Script, Seen, answer, done, ends, says, started, with};
+
+const HERMES: &str = "{# <tool_call> </think> #}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
+    {% for m in messages %}[{{ m.role }} {{ m.content }}{% for c in m.tool_calls or [] %}\
+    <tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>{% endfor %}]{% endfor %}";
+
+async fn ask(harness: &Harness, extra: Value) -> Answer {
+    harness.post("/v1/responses", &with(json!({ "model": "toy", "input": "Hi" }), extra)).await
+}
+
+async fn ask_json(harness: &Harness, extra: Value) -> Value {
+    let answer = ask(harness, extra).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()
+}
+
+fn tools() -> Value {
+    json!([{ "type": "function", "name": "weather", "parameters": { "type": "object" }, "strict": true }])
+}
+
+fn calls() -> Script {
+    Script::Play(vec![
+        started(10),
+        says("<think>Hm"),
+        says("</think>I look.\n<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": "),
+        says("\"Oslo\"}}</tool_call>"),
+        ends(),
+        done(Finish::Stop, 60),
+    ])
+}
+
+/// Without ids and times, which differ from run to run.
+fn stable(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    let marks = ["resp_", "msg_", "call_", "fc_", "rs_", "item_", "\"created_at\":"];
+    while let Some(at) = marks.iter().filter_map(|mark| rest.find(mark).map(|at| at + mark.len())).min() {
+        out.push_str(&rest[..at]);
+        let after = rest[at..].trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        // Field names such as `call_id` go on with other letters.
+        rest = if rest.len() - at - after.len() > 8 { after } else { &rest[at..] };
+    }
+    out + rest
+}
+
+fn last_prompt(harness: &Harness) -> String {
+    let prompt = harness.line.requests().pop().unwrap().prompt;
+    String::from_utf8(prompt.iter().filter_map(|token| u8::try_from(token.0).ok()).collect()).unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_has_the_documented_events_in_order() {
+    let harness = Harness::with_template(HERMES, [calls()]);
+    let answer = ask(&harness, json!({ "stream": true, "tools": tools() })).await;
+    assert!(answer.text.starts_with("event: response.created\ndata: {"), "{}", answer.text);
+    let events = answer.events();
+    for (i, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], i);
+    }
+    let lines: Vec<String> = events
+        .into_iter()
+        .map(|mut event| {
+            if event["type"] != "response.completed" {
+                event.as_object_mut().unwrap().remove("response");
+            }
+            stable(&event.to_string())
+        })
+        .collect();
+    assert_snapshot!(lines.join("\n"));
+}
+
+#[tokio::test]
+async fn a_whole_response_has_items() {
+    let harness = Harness::new([answer("Hello")]);
+    let extra = json!({ "instructions": "Be brief.", "metadata": { "a": "b" }, "max_output_tokens": 20 });
+    let mut response = ask_json(&harness, extra).await;
+    response["created_at"] = json!(0);
+    assert_snapshot!(stable(&serde_json::to_string_pretty(&response).unwrap()));
+    assert!(last_prompt(&harness).starts_with("<|im_start|>system\nBe brief.<|im_end|>"));
+    assert_eq!(harness.line.requests()[0].max_tokens, Some(20));
+}
+
+#[tokio::test]
+async fn an_answer_cut_off_is_incomplete() {
+    let script = Script::Play(vec![started(0), says("Hel"), done(Finish::Length, 3)]);
+    let response = ask_json(&Harness::new([script]), json!({})).await;
+    assert_eq!(
+        (&response["status"], &response["output"][0]["status"]),
+        (&json!("incomplete"), &json!("incomplete"))
+    );
+    assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
+}
+
+#[tokio::test]
+async fn a_request_goes_on_from_an_earlier_response() {
+    let harness = Harness::with_template(HERMES, [calls(), answer("Rain.")]);
+    let first = ask_json(&harness, json!({ "tools": tools() })).await;
+    let call = &first["output"][2];
+    assert_eq!(
+        (&call["type"], &call["arguments"]),
+        (&json!("function_call"), &json!("{\"city\": \"Oslo\"}"))
+    );
+    let output = json!([{ "type": "function_call_output", "call_id": call["call_id"], "output": "wet" }]);
+    let extra = json!({ "previous_response_id": first["id"], "input": output, "tools": tools() });
+    let second = ask_json(&harness, extra).await;
+    assert_eq!(
+        last_prompt(&harness),
+        "[weather][user Hi][assistant I look.<tool_call>weather {\"city\": \"Oslo\"}</tool_call>][tool wet]"
+    );
+    let path = format!("/v1/responses/{}", second["id"].as_str().unwrap());
+    assert_eq!(harness.get(&path).await.json(), second);
+    let items = harness.get(&format!("{path}/input_items?limit=2")).await.json();
+    let kinds: Vec<&str> =
+        items["data"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!((kinds, &items["has_more"]), (vec!["function_call_output", "function_call"], &json!(true)));
+    let after = items["last_id"].as_str().unwrap();
+    let rest = harness.get(&format!("{path}/input_items?after={after}")).await.json();
+    assert_eq!((rest["data"].as_array().unwrap().len(), &rest["has_more"]), (3, &json!(false)));
+    let first_item = harness.get(&format!("{path}/input_items?order=asc&limit=1")).await.json();
+    assert_eq!(first_item["data"][0]["content"], "Hi");
+    for wrong in ["limit=0", "limit=x", "order=up", "after=nobody"] {
+        assert_eq!(harness.get(&format!("{path}/input_items?{wrong}")).await.status, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn responses_can_be_deleted_and_need_not_be_kept() {
+    let harness = Harness::new([answer("a"), answer("b"), answer("c")]);
+    let path = |response: &Value| format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let response = ask_json(&harness, json!({})).await;
+    let delete = async || {
+        let request = Request::delete(path(&response)).body(Body::empty()).unwrap();
+        Answer::read(harness.send(request).await).await
+    };
+    assert_eq!(delete().await.json()["deleted"], true);
+    assert_eq!((delete().await.status, harness.get(&path(&response)).await.status), (404, 404));
+    let response = ask_json(&harness, json!({ "store": false })).await;
+    assert_eq!(harness.get(&path(&response)).await.status, 404);
+    let streamed = ask(&harness, json!({ "stream": true })).await.events();
+    assert_eq!(harness.get(&path(&streamed[0]["response"])).await.json()["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_can_be_watched_and_cancelled() {
+    let mut harness = Harness::new([Script::Play(vec![started(0), says("Hel")]), answer("x")]);
+    let response = ask_json(&harness, json!({ "background": true })).await;
+    assert_eq!(response["status"], "in_progress");
+    let Seen::Request(id) = harness.next_seen().await else { panic!("the line sees the request first") };
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    assert_eq!(harness.get(&path).await.json()["status"], "in_progress");
+    let extra = json!({ "previous_response_id": response["id"] });
+    assert_eq!(ask(&harness, extra).await.status, 400);
+    let cancelled = harness.post(&format!("{path}/cancel"), &json!({})).await.json();
+    assert_eq!(cancelled["status"], "cancelled");
+    assert_eq!(harness.next_seen().await, Seen::Cancel(id));
+    assert_eq!(harness.get(&path).await.json()["status"], "cancelled");
+    let other = ask_json(&harness, json!({})).await;
+    let path = format!("/v1/responses/{}/cancel", other["id"].as_str().unwrap());
+    assert_eq!(harness.post(&path, &json!({})).await.status, 400);
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said() {
+    let lost = || Failure::LineLost { reason: "stage 1 was killed".into() };
+    let harness = Harness::new([
+        Script::Play(vec![started(0), Event::Failed(lost())]),
+        Script::Play(vec![started(0), says("a"), Event::Failed(lost())]),
+    ]);
+    assert_eq!(ask(&harness, json!({})).await.status, 503);
+    let events = ask(&harness, json!({ "stream": true })).await.events();
+    let last = events.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["response"]["error"]["code"]),
+        (&json!("response.failed"), &json!("line_lost"))
+    );
+    let mut all = String::new();
+    for extra in [
+        json!({ "input": null }),
+        json!({ "input": [] }),
+        json!({ "input": ["Hi"] }),
+        json!({ "input": [{ "type": "item_reference", "id": "x" }] }),
+        json!({ "previous_response_id": "resp_x" }),
+        json!({ "text": { "format": { "type": "json_object" } } }),
+        json!({ "tools": [{ "type": "web_search" }] }),
+        json!({ "truncation": "auto" }),
+        json!({ "conversation": "conv_1" }),
+        json!({ "include": ["message.output_text.logprobs"] }),
+        json!({ "background": true, "stream": true }),
+        json!({ "background": true, "store": false }),
+        json!({ "max_output_tokens": 0 }),
+    ] {
+        let answer = ask(&harness, extra.clone()).await;
+        let error = &answer.json()["error"];
+        all.push_str(&format!(
+            "{extra}\n  {} {} {} {}\n",
+            answer.status, error["code"], error["param"], error["message"]
+        ));
+    }
+    for path in ["/v1/responses/resp_x", "/v1/responses/resp_x/input_items"] {
+        let answer = harness.get(path).await;
+        all.push_str(&format!("{path}\n  {} {}\n", answer.status, answer.json()["error"]["code"]));
+    }
+    assert_snapshot!(all);
+}
