@@ -5,7 +5,7 @@ use std::{future::pending, io, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 use tokio::{
     io::{AsyncRead, AsyncReadExt, ReadHalf},
     sync::{TryAcquireError, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -87,6 +87,10 @@ impl Over {
     }
 }
 
+/// The peer's silence is counted in this many steps. However long a machine was suspended or out of processor time, it
+/// counts as one of them: in that time this side could not have heard the peer, nor perhaps the peer have spoken.
+const SILENT_STEPS: u32 = 4;
+
 struct Reader<C> {
     carrier: ReadHalf<C>,
     core: Arc<Core>,
@@ -98,12 +102,11 @@ struct Reader<C> {
 impl<C: AsyncRead> Reader<C> {
     /// Reads until the link is over, and says why it is.
     async fn read(&mut self) -> LinkError {
-        let mut heard = Instant::now();
         loop {
             loop {
                 match self.inbox.next() {
                     Ok(Some(Event::Frame(frame))) => {
-                        if !self.deliver(frame, &mut heard).await {
+                        if !self.deliver(frame).await {
                             return self.core.end();
                         }
                     }
@@ -116,13 +119,11 @@ impl<C: AsyncRead> Reader<C> {
             }
             let dead_after = self.core.dead_after();
             let silence = async {
-                match dead_after {
-                    Some(after) => {
-                        sleep_until(heard + after).await;
-                        after
-                    }
-                    None => pending().await,
+                let Some(after) = dead_after else { return pending().await };
+                for _ in 0..SILENT_STEPS {
+                    sleep(after / SILENT_STEPS).await;
                 }
+                after
             };
             tokio::select! {
                 // A byte that is there counts, even if this process itself stood still for too long.
@@ -130,7 +131,6 @@ impl<C: AsyncRead> Reader<C> {
                 read = self.carrier.read_buf(self.inbox.room()) => match read {
                     Ok(0) => return LinkError::PeerGone,
                     Ok(n) => {
-                        heard = Instant::now();
                         self.core.bytes_received.fetch_add(n as u64, Relaxed);
                     }
                     Err(error) => return io_error(&error),
@@ -142,18 +142,15 @@ impl<C: AsyncRead> Reader<C> {
     }
 
     /// Hands a frame over, waiting for room; false once the link is over. While this side does not read, it cannot hear
-    /// the peer either, so that the silence starts anew.
-    async fn deliver(&mut self, frame: Received, heard: &mut Instant) -> bool {
+    /// the peer either, but the silence is counted from the next read on.
+    async fn deliver(&mut self, frame: Received) -> bool {
         self.core.frames_received.fetch_add(1, Relaxed);
         let cost = self.queue.cost(&frame);
         let room = match self.queue.room.clone().try_acquire_many_owned(cost) {
             Ok(room) => Some(room),
             Err(TryAcquireError::Closed) => None,
             Err(TryAcquireError::NoPermits) => tokio::select! {
-                room = self.queue.room.clone().acquire_many_owned(cost) => {
-                    *heard = Instant::now();
-                    room.ok()
-                }
+                room = self.queue.room.clone().acquire_many_owned(cost) => room.ok(),
                 () = self.over.wait(self.core.close_within()) => return false,
             },
         };
