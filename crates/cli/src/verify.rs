@@ -253,6 +253,7 @@ async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>>
         max_tokens: Some(ANSWER),
         ignore_eos: true,
         top_logprobs: None,
+        prediction: None,
     })?;
     let mut answer = Vec::new();
     while let Some(event) = events.recv().await {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use spec::Speculate;
+
 /// Requests that wait: some minutes of work for a small line, and a few hundred kilobytes of prompts.
 const QUEUE_LIMIT: u32 = 128;
 /// A client that heard nothing for a minute has usually given up or will try again.
@@ -31,10 +33,13 @@ pub struct Config {
     pub queue_limit: u32,
     /// How long a request may wait.
     pub queue_timeout: Duration,
+    /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
+    /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
+    pub speculate: Speculate,
 }
 
 impl Config {
-    /// The usual budgets for a line of this shape.
+    /// The usual budgets for a line of this shape, without guessing.
     #[must_use]
     pub fn new(n_stages: u16, n_slots: u16, context: u32, n_vocab: u32) -> Self {
         Self {
@@ -47,6 +52,7 @@ impl Config {
             max_chunks_in_flight: u32::from(n_stages) + 1,
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
+            speculate: Speculate::off(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! All requests of a front: who runs, in what pieces, and what each report from the line means for them.
 //!
-//! Owns: admission, token and memory budgets, chunked prefill, the sequences' pipelines, and the ids they use.
+//! Owns: admission, token and memory budgets, chunked prefill, the sequences' guessing, and the ids they use.
 //! Does not know: sockets, clocks, llama.cpp, text or JSON.
 #![forbid(unsafe_code)]
 

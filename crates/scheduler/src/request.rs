@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::{SamplerParams, StageTiming, Token, TokenLogprobs};
+use spec::{InFlight, Tally};
 
 /// Names one request to the scheduler, for its whole life; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +26,9 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Alternatives per token in log-probabilities; `None` for none at all.
     pub top_logprobs: Option<u8>,
+    /// What the caller expects the answer to be, to be guessed from; it changes how fast the answer comes and nothing
+    /// else. What exceeds the context is ignored.
+    pub prediction: Option<Vec<Token>>,
 }
 
 /// Why a request was not taken.
@@ -144,12 +148,22 @@ pub struct Timings {
     pub drafted: u32,
     /// Of those, confirmed.
     pub accepted: u32,
+    /// Guesses by source and by distance.
+    pub guesses: Tally,
     /// Windows sent.
     pub windows: u32,
-    /// Of those, stale on arrival at the tail.
+    /// Of those, answered by a verdict.
+    pub live_windows: u32,
+    /// Of those, made stale by a contradiction or by the end.
     pub stale_windows: u32,
+    /// Windows waiting for a verdict, over time.
+    pub in_flight: InFlight,
+    /// Times that a verdict contradicted what had been sent.
+    pub epochs: u32,
     /// Mean time of a window around the line.
     pub loop_time: Duration,
+    /// The same without the time spent waiting for others in stages.
+    pub ideal_time: Duration,
     /// Sums over the request's windows, stage 0 first (`batch_rows` too).
     pub stages: Vec<StageTiming>,
 }

@@ -10,8 +10,9 @@ use protocol::{
     Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
     Verdict, Work, limits,
 };
+use spec::{Draft, Line, Pace, Proposer};
 
-use crate::sequence::{Sequence, Start};
+use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
     Config, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus, Stats, Timings,
 };
@@ -38,6 +39,8 @@ pub struct Scheduler {
     queue: VecDeque<Queued>,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
+    /// How fast the line is.
+    pace: Pace,
     /// The sequences of requests that are not over.
     by_request: BTreeMap<RequestId, SeqId>,
     next_request: RequestId,
@@ -51,6 +54,8 @@ pub struct Scheduler {
 struct Queued {
     id: RequestId,
     request: Request,
+    /// Sources of guesses that its caller brought.
+    own: Vec<Box<dyn Proposer>>,
     since: Duration,
 }
 
@@ -67,10 +72,13 @@ impl Scheduler {
             && config.context <= limits::MAX_CONTEXT
             && config.chunk_rows <= limits::MAX_ROWS;
         assert!(fits, "no stage accepts more than the protocol's limits");
+        let reach = config.speculate.reach;
+        assert!(reach.max_width > 0 && reach.max_depth > 0, "a window has at least one row");
         assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
         Self {
-            config,
             line_is_up: false,
+            pace: Pace::new(config.n_stages),
+            config,
             queue: VecDeque::new(),
             sequences: BTreeMap::new(),
             by_request: BTreeMap::new(),
@@ -86,6 +94,20 @@ impl Scheduler {
     /// # Errors
     /// If the request can never be served, the line is down, or the queue is full.
     pub fn submit(&mut self, request: Request, now: Duration) -> Result<RequestId, Refusal> {
+        self.submit_with(request, Vec::new(), now)
+    }
+
+    /// As [`Scheduler::submit`], with sources of guesses of the caller's own. They are asked after those of
+    /// [`Config::speculate`], and like them they change how fast the answer comes and nothing else.
+    ///
+    /// # Errors
+    /// As [`Scheduler::submit`].
+    pub fn submit_with(
+        &mut self,
+        request: Request,
+        own: Vec<Box<dyn Proposer>>,
+        now: Duration,
+    ) -> Result<RequestId, Refusal> {
         self.check(&request)?;
         if !self.line_is_up {
             return Err(Refusal::NotReady);
@@ -97,7 +119,7 @@ impl Scheduler {
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        self.queue.push_back(Queued { id, request, since: now });
+        self.queue.push_back(Queued { id, request, own, since: now });
         self.admit(now);
         Ok(id)
     }
@@ -111,6 +133,16 @@ impl Scheduler {
             self.stats.cancelled += 1;
             let timings = Timings { prompt_tokens: queued.request.prompt.len() as u32, ..Timings::default() };
             self.emit(id, Event::Done { finish: Finish::Cancelled, timings });
+        }
+    }
+
+    /// A draft for one of a request's sources has come from elsewhere. For a request that is over, or a source that it
+    /// does not have, it is dropped.
+    pub fn handle_draft(&mut self, id: RequestId, source: &str, draft: Draft, now: Duration) {
+        let Some(&seq) = self.by_request.get(&id) else { return };
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        if sequence.handle_draft(source, draft) {
+            while self.send_next(seq, now) {}
         }
     }
 
@@ -133,6 +165,8 @@ impl Scheduler {
         // Nobody is left to hear the `Close` frames or to answer them.
         self.outputs.retain(|output| matches!(output, Output::Event(..)));
         self.sequences.clear();
+        // The next line may have other machines in it.
+        self.pace = Pace::new(self.config.n_stages);
     }
 
     /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
@@ -186,7 +220,7 @@ impl Scheduler {
         let mut stats = self.stats;
         stats.queued = self.queue.len() as u32;
         stats.sequences = self.sequences.len() as u32;
-        self.sequences.values().for_each(|sequence| add_windows(&mut stats, sequence.windows()));
+        self.sequences.values().for_each(|sequence| add(&mut stats, &sequence.guessing()));
         stats
     }
 
@@ -208,10 +242,15 @@ impl Scheduler {
             return Err(Refusal::ContextLength { prompt, context });
         }
         let is_known = |token: &Token| u32::try_from(token.0).is_ok_and(|id| id < self.config.n_vocab);
-        match request.prompt.iter().find(|token| !is_known(token)) {
+        let prediction = request.prediction.iter().flatten();
+        match request.prompt.iter().chain(prediction).find(|token| !is_known(token)) {
             Some(&token) => Err(Refusal::UnknownToken(token)),
             None => Ok(()),
         }
+    }
+
+    fn n_decoding(&self) -> u32 {
+        self.sequences.values().filter(|sequence| sequence.is_decoding()).count().max(1) as u32
     }
 
     fn has_free_slot(&self) -> bool {
@@ -232,7 +271,9 @@ impl Scheduler {
     }
 
     fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
-        let Queued { id, request, since } = queued;
+        let Queued { id, mut request, own, since } = queued;
+        let context = self.config.context as usize;
+        request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
         self.next_seq = SeqId(seq.0 + 1);
         let n_prompt = request.prompt.len() as u32;
@@ -251,7 +292,8 @@ impl Scheduler {
             history: Vec::new(),
         })));
         let wants_logprobs = request.top_logprobs.is_some();
-        let start = Start { seq, request: id, prompt: request.prompt, limit, wants_logprobs, now };
+        let Request { prompt, prediction, .. } = request;
+        let start = Start { seq, request: id, prompt, limit, wants_logprobs, prediction, own, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -259,8 +301,10 @@ impl Scheduler {
 
     /// Sends one more piece of work of the sequence, if it may; whether it did.
     fn send_next(&mut self, seq: SeqId, now: Duration) -> bool {
+        let n_live = self.n_decoding();
+        let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
-        let Some(work) = sequence.next_work(&self.config, now) else { return false };
+        let Some(work) = sequence.next_work(&self.config, line, now) else { return false };
         if let Work::Chunk(chunk) = &work {
             self.stats.prefilled_tokens += chunk.tokens.len() as u64;
         }
@@ -275,10 +319,15 @@ impl Scheduler {
             return Ok(());
         };
         let id = sequence.request();
-        let commit = match sequence.handle_verdict(&verdict, now) {
-            Ok(commit) => commit,
+        let n_live = self.n_decoding();
+        let line = Line { pace: &self.pace, n_live };
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
+        let answered = match sequence.handle_verdict(&verdict, line, now) {
+            Ok(answered) => answered,
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
+        self.pace.observe(&verdict.timings, Some(answered.under_way));
+        let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened
             && commit.n_stale > 0
@@ -305,6 +354,7 @@ impl Scheduler {
         if let Err(fault) = sequence.handle_progress(progress) {
             return Err(self.refuse(seq, fault));
         }
+        self.pace.observe(&progress.timings, None);
         while self.send_next(seq, now) {}
         Ok(())
     }
@@ -371,7 +421,8 @@ impl Scheduler {
     fn close(&mut self, seq: SeqId) -> Option<RequestId> {
         let sequence = self.sequences.get_mut(&seq)?;
         let id = sequence.request();
-        add_windows(&mut self.stats, sequence.windows());
+        let guessing = sequence.guessing();
+        add(&mut self.stats, &guessing);
         if sequence.close() {
             self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
         }
@@ -389,11 +440,16 @@ impl Scheduler {
     }
 }
 
-fn add_windows(stats: &mut Stats, windows: spec::Stats) {
+fn add(stats: &mut Stats, guessing: &Guessing) {
+    let windows = guessing.windows;
     stats.windows += u64::from(windows.windows);
+    stats.live_windows += u64::from(windows.live_windows);
     stats.stale_windows += u64::from(windows.stale_windows);
     stats.drafted += u64::from(windows.proposed);
     stats.accepted += u64::from(windows.accepted);
+    stats.epochs += u64::from(guessing.epochs);
+    stats.in_flight.add(&guessing.in_flight);
+    stats.guesses.add(&guessing.tally);
 }
 
 fn failure_of(from: StageIndex, kind: &FaultKind) -> Failure {

@@ -1,19 +1,14 @@
-//! One running request: its prompt in chunks, then its pipeline, and the time it took.
+//! One running request: its prompt in chunks, then its windows, and the time it took.
 //!
 //! Owns: what the sequence sends next and what a report about it means. Does not know other sequences.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, WindowId, Work};
-use spec::{Commit, Pipeline, Setup};
+use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
+use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally};
 
 use crate::{Config, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
-
-/// Rows in a window: without proposals a window is the anchor alone.
-const WIDTH: usize = 1;
-/// Windows in flight: without proposals nothing can run ahead of a verdict.
-const DEPTH: usize = 1;
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
 #[derive(Debug)]
@@ -23,6 +18,9 @@ pub(crate) struct Sequence {
     n_prompt: u32,
     limit: Position,
     wants_logprobs: bool,
+    /// For when the prompt has been sent.
+    prediction: Option<Vec<Token>>,
+    own: Vec<Box<dyn Proposer>>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
     phase: Phase,
@@ -33,8 +31,8 @@ pub(crate) struct Sequence {
 enum Phase {
     /// Chunks up to `next` were sent; the prompt's last token is the anchor and never part of one.
     Prefill { prompt: Vec<Token>, next: usize },
-    /// Windows go out and verdicts come back. `sent` holds when each unanswered window left.
-    Decode { pipeline: Pipeline, sent: VecDeque<(WindowId, Duration)> },
+    /// Windows go out and verdicts come back.
+    Decode(Box<Speculation>),
     /// The request is over; `positions` tokens were committed.
     Closing { positions: u32 },
 }
@@ -47,6 +45,9 @@ pub(crate) struct Start {
     pub(crate) prompt: Vec<Token>,
     pub(crate) limit: Position,
     pub(crate) wants_logprobs: bool,
+    pub(crate) prediction: Option<Vec<Token>>,
+    /// Sources of guesses that the caller brings.
+    pub(crate) own: Vec<Box<dyn Proposer>>,
     pub(crate) now: Duration,
 }
 
@@ -58,6 +59,8 @@ impl Sequence {
             n_prompt: start.prompt.len() as u32,
             limit: start.limit,
             wants_logprobs: start.wants_logprobs,
+            prediction: start.prediction,
+            own: start.own,
             chunks: VecDeque::new(),
             phase: Phase::Prefill { prompt: start.prompt, next: 0 },
             meter: Meter::new(start.now),
@@ -72,8 +75,12 @@ impl Sequence {
         matches!(self.phase, Phase::Closing { .. })
     }
 
+    pub(crate) const fn is_decoding(&self) -> bool {
+        matches!(self.phase, Phase::Decode(_))
+    }
+
     /// What the sequence may send now, if anything: the next chunk, or the next window.
-    pub(crate) fn next_work(&mut self, config: &Config, now: Duration) -> Option<Work> {
+    pub(crate) fn next_work(&mut self, config: &Config, line: Line<'_>, now: Duration) -> Option<Work> {
         if let Phase::Prefill { prompt, next } = &mut self.phase {
             let n_left = prompt.len() - 1 - *next;
             if n_left > 0 {
@@ -86,15 +93,25 @@ impl Sequence {
                 let tokens = prompt[base..*next].to_vec();
                 return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens }));
             }
-            let setup =
-                Setup { seq: self.seq, n_vocab: config.n_vocab, limit: self.limit, max_in_flight: DEPTH };
-            let pipeline = Pipeline::new(setup, std::mem::take(prompt));
-            self.phase = Phase::Decode { pipeline, sent: VecDeque::new() };
+            let max_in_flight = Speculation::max_in_flight();
+            let start = spec::Start {
+                setup: Setup { seq: self.seq, n_vocab: config.n_vocab, limit: self.limit, max_in_flight },
+                prompt: std::mem::take(prompt),
+                prediction: self.prediction.take(),
+                own: std::mem::take(&mut self.own),
+            };
+            self.phase = Phase::Decode(Box::new(Speculation::new(start, &config.speculate)));
         }
-        let Phase::Decode { pipeline, sent } = &mut self.phase else { return None };
-        let window = pipeline.next_window(WIDTH, &[]).expect("an empty proposal has no token to refuse")?;
-        sent.push_back((window.window, now));
-        Some(Work::Window(window))
+        let Phase::Decode(speculation) = &mut self.phase else { return None };
+        speculation.next_window(line, now).map(Work::Window)
+    }
+
+    /// A draft for one of its sources has come; whether that may change what is sent.
+    pub(crate) fn handle_draft(&mut self, source: &str, draft: Draft) -> bool {
+        match &mut self.phase {
+            Phase::Decode(speculation) => speculation.handle_draft(source, draft),
+            Phase::Prefill { .. } | Phase::Closing { .. } => false,
+        }
     }
 
     /// The tail has passed the oldest chunk in flight.
@@ -108,9 +125,14 @@ impl Sequence {
     }
 
     /// Commits a verdict.
-    pub(crate) fn handle_verdict(&mut self, verdict: &Verdict, now: Duration) -> Result<Commit, ReportFault> {
+    pub(crate) fn handle_verdict(
+        &mut self,
+        verdict: &Verdict,
+        line: Line<'_>,
+        now: Duration,
+    ) -> Result<Answered, ReportFault> {
         let seq = self.seq;
-        let Phase::Decode { pipeline, sent } = &mut self.phase else {
+        let Phase::Decode(speculation) = &mut self.phase else {
             return Err(ReportFault::PromptPending { seq });
         };
         if !self.chunks.is_empty() {
@@ -120,15 +142,11 @@ impl Sequence {
         if verdict.logprobs.len() != expected {
             return Err(ReportFault::Logprobs { seq, n_logprobs: verdict.logprobs.len(), expected });
         }
-        let commit = pipeline.handle_verdict(verdict).map_err(|fault| ReportFault::Verdict { seq, fault })?;
-        while let Some((window, at)) = sent.pop_front() {
-            if window == verdict.window {
-                self.meter.answered(now.saturating_sub(at), &verdict.timings);
-                break;
-            }
-        }
+        let answered = speculation.handle_verdict(verdict, line, now);
+        let answered = answered.map_err(|fault| ReportFault::Verdict { seq, fault })?;
+        self.meter.answered(answered.under_way, &verdict.timings);
         self.meter.committed(now);
-        Ok(commit)
+        Ok(answered)
     }
 
     /// Ends the sequence. Returns whether anything of it is still on its way to the tail.
@@ -139,47 +157,68 @@ impl Sequence {
     }
 
     pub(crate) fn timings(&self, now: Duration) -> Timings {
-        let windows = self.windows();
-        self.meter.timings(now, self.n_prompt, self.positions().saturating_sub(self.n_prompt), windows)
+        let n_generated = self.positions().saturating_sub(self.n_prompt);
+        Timings {
+            prompt_tokens: self.n_prompt,
+            cached_tokens: 0,
+            generated_tokens: n_generated,
+            ..self.meter.timings(now, &self.guessing())
+        }
     }
 
     /// The counters of the sequence's windows; nothing before the first one and after the end.
-    pub(crate) fn windows(&self) -> spec::Stats {
+    pub(crate) fn guessing(&self) -> Guessing {
         match &self.phase {
-            Phase::Decode { pipeline, .. } => pipeline.stats(),
-            Phase::Prefill { .. } | Phase::Closing { .. } => spec::Stats::default(),
+            Phase::Decode(speculation) => Guessing {
+                windows: speculation.stats(),
+                tally: *speculation.tally(),
+                in_flight: speculation.in_flight(),
+                epochs: speculation.epoch().0,
+            },
+            Phase::Prefill { .. } | Phase::Closing { .. } => Guessing::default(),
         }
     }
 
     pub(crate) fn status(&self) -> SequenceStatus {
+        let (state, plan) = match &self.phase {
+            Phase::Prefill { .. } => (SequenceState::Prefill, Plan::PLAIN),
+            Phase::Decode(speculation) => (SequenceState::Decode, speculation.plan()),
+            Phase::Closing { .. } => (SequenceState::Closing, Plan::PLAIN),
+        };
         SequenceStatus {
             seq: self.seq,
             request: self.request,
-            state: match self.phase {
-                Phase::Prefill { .. } => SequenceState::Prefill,
-                Phase::Decode { .. } => SequenceState::Decode,
-                Phase::Closing { .. } => SequenceState::Closing,
-            },
+            state,
             prompt: self.n_prompt,
             positions: self.positions(),
             windows_in_flight: self.windows_in_flight(),
+            plan,
         }
     }
 
     fn positions(&self) -> u32 {
         match &self.phase {
             Phase::Prefill { next, .. } => *next as u32,
-            Phase::Decode { pipeline, .. } => pipeline.committed().len() as u32,
+            Phase::Decode(speculation) => speculation.committed().len() as u32,
             Phase::Closing { positions } => *positions,
         }
     }
 
     fn windows_in_flight(&self) -> u32 {
         match &self.phase {
-            Phase::Decode { pipeline, .. } => pipeline.n_in_flight() as u32,
+            Phase::Decode(speculation) => speculation.n_in_flight() as u32,
             Phase::Prefill { .. } | Phase::Closing { .. } => 0,
         }
     }
+}
+
+/// What a sequence's windows came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guessing {
+    pub(crate) windows: spec::Stats,
+    pub(crate) tally: Tally,
+    pub(crate) in_flight: InFlight,
+    pub(crate) epochs: u32,
 }
 
 /// Where a sequence's time goes.
@@ -216,20 +255,26 @@ impl Meter {
         self.tokens = Some((first, now));
     }
 
-    fn timings(&self, now: Duration, n_prompt: u32, n_generated: u32, windows: spec::Stats) -> Timings {
+    /// Everything but the numbers of tokens.
+    fn timings(&self, now: Duration, guessing: &Guessing) -> Timings {
         let (first, last) = self.tokens.unwrap_or((now, now));
+        let mean = |sum: Duration| sum.checked_div(self.n_loops).unwrap_or_default();
+        let waited: u64 = self.stages.iter().map(|stage| u64::from(stage.queue_us)).sum();
         Timings {
-            prompt_tokens: n_prompt,
-            cached_tokens: 0,
             prompt_time: first.saturating_sub(self.started),
-            generated_tokens: n_generated,
             generation_time: last.saturating_sub(first),
-            drafted: windows.proposed,
-            accepted: windows.accepted,
-            windows: windows.windows,
-            stale_windows: windows.stale_windows,
-            loop_time: self.loops.checked_div(self.n_loops).unwrap_or_default(),
+            drafted: guessing.windows.proposed,
+            accepted: guessing.windows.accepted,
+            guesses: guessing.tally,
+            windows: guessing.windows.windows,
+            live_windows: guessing.windows.live_windows,
+            stale_windows: guessing.windows.stale_windows,
+            in_flight: guessing.in_flight,
+            epochs: guessing.epochs,
+            loop_time: mean(self.loops),
+            ideal_time: mean(self.loops.saturating_sub(Duration::from_micros(waited))),
             stages: self.stages.clone(),
+            ..Timings::default()
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a scheduler tells about itself: counters, and the sequences as they are.
 
 use protocol::SeqId;
+use spec::{InFlight, Plan, Tally};
 
 use crate::RequestId;
 
@@ -27,12 +28,20 @@ pub struct Stats {
     pub generated_tokens: u64,
     /// Windows sent.
     pub windows: u64,
+    /// Of those, answered by a verdict.
+    pub live_windows: u64,
     /// Of those, made stale by a contradiction or an end.
     pub stale_windows: u64,
+    /// Times that a verdict contradicted what had been sent.
+    pub epochs: u64,
+    /// Windows waiting for a verdict, over time; the mean is per decoding sequence.
+    pub in_flight: InFlight,
     /// Tokens proposed and sent.
     pub drafted: u64,
     /// Of those, committed.
     pub accepted: u64,
+    /// The same by source and by distance.
+    pub guesses: Tally,
     /// Reports about sequences that were over already.
     pub late_reports: u64,
 }
@@ -52,6 +61,8 @@ pub struct SequenceStatus {
     pub positions: u32,
     /// Windows that have no verdict yet.
     pub windows_in_flight: u32,
+    /// How wide and deep it guesses now.
+    pub plan: Plan,
 }
 
 /// What a sequence is doing.

@@ -103,6 +103,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 max_tokens: options.max_tokens,
                 ignore_eos: options.ignore_eos,
                 top_logprobs: options.top_logprobs,
+                prediction: None,
             };
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;

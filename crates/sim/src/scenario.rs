@@ -46,6 +46,7 @@ impl Ask {
             max_tokens: self.max_tokens,
             ignore_eos: self.ignore_eos,
             top_logprobs: self.top_logprobs,
+            prediction: None,
         }
     }
 

@@ -1,11 +1,35 @@
 //! Guessing ahead for one sequence: which tokens are claimed next, and what each verdict makes of the claims.
 //!
-//! Owns: the pipeline of windows in flight, its epochs, and the check of every verdict against what was sent.
-//! Does not know: other sequences, stages, links, clocks, sampling, or where a proposal came from.
+//! Owns: the pipeline of windows in flight with its epochs, and the check of every verdict against what was sent; the
+//! sources of guesses and how well each does; and the choice of how wide and deep to guess.
+//! Does not know: other sequences but for their number, stages but for how long they take, links, clocks, or sampling.
 #![forbid(unsafe_code)]
 
+mod agreement;
+mod chain;
+mod controller;
 mod fault;
+mod follow;
+mod index;
+mod pace;
 mod pipeline;
+mod plan;
+mod predicted;
+mod proposer;
+mod speculation;
+mod strategy;
+mod suffix;
+mod tally;
 
+pub use chain::Order;
+pub use controller::{MAX_DEPTH, MAX_WIDTH, Plan, Reach};
 pub use fault::{ProposalError, VerdictFault};
+pub use pace::Pace;
 pub use pipeline::{Commit, Pipeline, Setup, Stats};
+pub use plan::{DEPTHS_TRIED, WIDTHS};
+pub use predicted::Predicted;
+pub use proposer::{Answer, Ask, Block, Draft, Prior, Proposer, RUNS};
+pub use speculation::{Answered, InFlight, Line, Speculation, Start};
+pub use strategy::{Source, Sources, SourcesError, Speculate};
+pub use suffix::Suffix;
+pub use tally::{DEPTHS, Guesses, MAX_SOURCES, SourceTally, Tally};

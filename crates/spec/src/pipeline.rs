@@ -250,6 +250,14 @@ impl Pipeline {
         &self.tokens
     }
 
+    /// Lends the tokens of [`Pipeline::optimistic`] to be extended for a moment; what was added is taken away again.
+    pub(crate) fn lend<R>(&mut self, borrow: impl FnOnce(&mut Vec<Token>) -> R) -> R {
+        let n_tokens = self.tokens.len();
+        let result = borrow(&mut self.tokens);
+        self.tokens.truncate(n_tokens);
+        result
+    }
+
     /// Why the sequence ended, once it has.
     #[must_use]
     pub const fn ended(&self) -> Option<End> {

@@ -6,6 +6,8 @@ use protocol::{End, Epoch, Fault, FaultKind, Report, SeqId, StageIndex, StageSta
 use protocol::{TokenLogprobs, Verdict};
 use scheduler::{Config, Event, Output, Refusal, ReportFault, RequestId, Scheduler, SequenceState, Timings};
 
+use spec::{InFlight, Tally};
+
 use crate::front::{Front, config, request, verdict};
 
 #[test]
@@ -346,8 +348,13 @@ fn timings_say_where_the_time_went() {
             drafted: 0,
             accepted: 0,
             windows: 3,
+            live_windows: 3,
             stale_windows: 0,
+            in_flight: InFlight { most: 1, sum_us: 135_000, time_us: 135_000 },
+            epochs: 0,
+            guesses: Tally::default(),
             loop_time: Duration::from_millis(45),
+            ideal_time: Duration::from_micros(44_997),
             stages: vec![StageTiming { queue_us: 3, compute_us: 30, batch_rows: 6 }; 3],
         }
     );

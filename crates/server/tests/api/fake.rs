@@ -241,6 +241,7 @@ pub(crate) fn done(finish: Finish, generated: u32) -> Event {
         stale_windows: 1,
         loop_time: Duration::from_micros(1500),
         stages: vec![stage(1000), stage(2000)],
+        ..Timings::default()
     };
     Event::Done { finish, timings }
 }

@@ -1,0 +1,71 @@
+//! How often a source is right: rejections per exposure, by how long it has been right before.
+//!
+//! A *hazard* is the share of guesses that are wrong among those whose predecessors were all right. By run, because a
+//! source that has been right for twenty tokens is in another situation than one that was wrong just now.
+
+use crate::proposer::{Prior, RUNS, run_class};
+
+/// The prior counts like this many exposures: a handful of tokens overrules it.
+const PRIOR_WEIGHT: f64 = 4.0;
+/// Older exposures count less, by this factor for each newer one of the same class: about the last hundred matter,
+/// so that a text that changes its manner is noticed within a few lines.
+const DECAY: f64 = 0.99;
+/// No source is certain: keeps expected runs finite.
+const LEAST: f64 = 0.002;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreement {
+    prior: Prior,
+    classes: [Class; RUNS.len() + 1],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    exposures: f64,
+    rejections: f64,
+}
+
+impl Agreement {
+    pub(crate) fn new(prior: Prior) -> Self {
+        Self { prior, classes: Default::default() }
+    }
+
+    /// A guess with this run was judged.
+    pub(crate) fn observe(&mut self, run: u32, was_right: bool) {
+        let class = &mut self.classes[run_class(run)];
+        class.exposures = class.exposures * DECAY + 1.0;
+        class.rejections = class.rejections * DECAY + f64::from(u8::from(!was_right));
+    }
+
+    /// The probability that a guess with this run is wrong, 0 to 1 exclusive.
+    pub(crate) fn hazard(&self, run: u32) -> f64 {
+        let i = run_class(run);
+        let Class { exposures, rejections } = self.classes[i];
+        let hazard = (self.prior[i] * PRIOR_WEIGHT + rejections) / (PRIOR_WEIGHT + exposures);
+        hazard.clamp(LEAST, 1.0 - LEAST)
+    }
+}
+
+/// The probability that a guess is wrong which its source gives the probability `p`.
+pub(crate) fn hazard_of(p: f32) -> f64 {
+    (1.0 - f64::from(p)).clamp(LEAST, 1.0 - LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_overrules_the_prior_and_what_is_new_overrules_the_old() {
+        let mut agreement = Agreement::new([0.5; 8]);
+        assert_eq!(agreement.hazard(9), 0.5);
+        (0..400).for_each(|i| agreement.observe(9, i % 10 != 0));
+        assert!((agreement.hazard(9) - 0.1).abs() < 0.03, "{}", agreement.hazard(9));
+        assert_eq!(agreement.hazard(4), 0.5, "other runs are another matter");
+        (0..200).for_each(|_| agreement.observe(9, false));
+        assert!(agreement.hazard(9) > 0.8);
+        (0..5000).for_each(|_| agreement.observe(9, true));
+        assert!(agreement.hazard(9) > 0.0);
+    }
+}

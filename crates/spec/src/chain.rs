@@ -1,0 +1,186 @@
+//! The sources of one sequence in their order, and how well each of them does.
+//!
+//! Owns: whom to ask, and the score of every source on every committed token, sent or not. A source that says nothing
+//! (yet) is passed over; where its guesses end, the others go on.
+
+use protocol::{Epoch, Token};
+
+use crate::agreement::{Agreement, hazard_of};
+use crate::proposer::{Answer, Ask, Block, Draft, Proposer};
+use crate::tally::{MAX_SOURCES, Tally};
+
+/// Who goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The first source that has any guess.
+    Given,
+    /// The source whose guesses should last longest, by what was measured.
+    Best,
+}
+
+/// One guess and where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guess {
+    pub(crate) token: Token,
+    pub(crate) tag: Tag,
+}
+
+/// Where a guess comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    pub(crate) source: usize,
+    run: u32,
+    probability: Option<f32>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    links: Vec<Link>,
+    order: Order,
+    n_vocab: u32,
+    pub(crate) tally: Tally,
+}
+
+#[derive(Debug)]
+struct Link {
+    source: Box<dyn Proposer>,
+    agreement: Agreement,
+    /// It proposed what is no token: it does not speak this model's language.
+    is_muted: bool,
+}
+
+impl Chain {
+    /// Sources beyond [`MAX_SOURCES`] are left out.
+    pub(crate) fn new(
+        sources: Vec<Box<dyn Proposer>>,
+        order: Order,
+        n_vocab: u32,
+        prompt: &[Token],
+    ) -> Self {
+        let mut tally = Tally::default();
+        let mut links = Vec::new();
+        for mut source in sources.into_iter().take(MAX_SOURCES) {
+            source.begin(prompt);
+            tally.source(links.len()).name = source.name();
+            let agreement = Agreement::new(source.prior());
+            links.push(Link { source, agreement, is_muted: false });
+        }
+        Self { links, order, n_vocab, tally }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// One more token is certain: the last of `committed`. Scores what every source would have said.
+    pub(crate) fn commit(&mut self, committed: &[Token]) {
+        let Some((&token, before)) = committed.split_last() else { return };
+        for (i, link) in self.links.iter_mut().enumerate() {
+            if let Some((guess, run)) = link.source.shadow(before) {
+                link.agreement.observe(run, guess == token);
+                let tally = self.tally.source(i);
+                tally.scored += 1;
+                tally.right += u64::from(guess == token);
+            }
+            link.source.commit(committed);
+        }
+    }
+
+    /// A guess that was sent has been judged. `committed` are the tokens before it.
+    pub(crate) fn judged(&mut self, tag: Tag, committed: &[Token], was_right: bool) {
+        let link = &mut self.links[tag.source];
+        // The others are scored by their shadow, on this token too.
+        if link.source.shadow(committed).is_none() {
+            link.agreement.observe(tag.run, was_right);
+            let tally = self.tally.source(tag.source);
+            tally.scored += 1;
+            tally.right += u64::from(was_right);
+        }
+    }
+
+    /// Up to `n` guesses of what follows `text`, of which `n_committed` tokens are committed and the others were sent.
+    /// The text is as before afterwards.
+    pub(crate) fn propose(
+        &mut self,
+        text: &mut Vec<Token>,
+        n_committed: usize,
+        epoch: Epoch,
+        n: usize,
+    ) -> Vec<Guess> {
+        let n_sent = text.len();
+        let mut guesses = Vec::new();
+        while guesses.len() < n {
+            let ask = Ask { tokens: text, n_committed, n_sent, epoch };
+            let Some((source, block)) = self.ask(&ask, n - guesses.len()) else { break };
+            text.extend(&block.tokens);
+            guesses.extend(block.tokens.iter().enumerate().map(|(i, &token)| {
+                let probability = block.probabilities.get(i).copied();
+                let run = block.run.saturating_add(i as u32);
+                Guess { token, tag: Tag { source, run, probability } }
+            }));
+        }
+        text.truncate(n_sent);
+        guesses
+    }
+
+    /// The probability that a guess is wrong when all before it are right.
+    pub(crate) fn hazard(&self, tag: Tag) -> f64 {
+        match tag.probability {
+            Some(p) => hazard_of(p),
+            None => self.links[tag.source].agreement.hazard(tag.run),
+        }
+    }
+
+    /// A draft for the source of that name has come; whether there is such a source.
+    pub(crate) fn handle_draft(&mut self, name: &str, draft: Draft) -> bool {
+        let link = self.links.iter_mut().find(|link| link.source.name() == name);
+        link.map(|link| link.source.handle_draft(draft)).is_some()
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, n: usize) -> Option<(usize, Block)> {
+        let mut best: Option<(f64, usize, Block)> = None;
+        for source in 0..self.links.len() {
+            let Some(block) = self.ask_one(source, ask, n) else { continue };
+            if self.order == Order::Given {
+                return Some((source, block));
+            }
+            let lasts = self.lasts(source, &block);
+            if best.as_ref().is_none_or(|(longest, ..)| lasts > *longest) {
+                best = Some((lasts, source, block));
+            }
+        }
+        best.map(|(_, source, block)| (source, block))
+    }
+
+    /// What one source says, up to the first that is no token.
+    fn ask_one(&mut self, source: usize, ask: &Ask<'_>, n: usize) -> Option<Block> {
+        let link = &mut self.links[source];
+        if link.is_muted {
+            return None;
+        }
+        let Answer::Guesses(mut block) = link.source.propose(ask, n) else { return None };
+        block.tokens.truncate(n);
+        let is_token = |token: &Token| u32::try_from(token.0).is_ok_and(|id| id < self.n_vocab);
+        let n_known = block.tokens.iter().take_while(|token| is_token(token)).count();
+        if n_known < block.tokens.len() {
+            link.is_muted = true;
+            self.tally.source(source).unknown += (block.tokens.len() - n_known) as u64;
+            block.tokens.truncate(n_known);
+        }
+        (!block.tokens.is_empty()).then_some(block)
+    }
+
+    /// How many of a block's guesses should be right.
+    fn lasts(&self, source: usize, block: &Block) -> f64 {
+        let mut alive = 1.0;
+        (0..block.tokens.len())
+            .map(|i| {
+                let (run, probability) =
+                    (block.run.saturating_add(i as u32), block.probabilities.get(i).copied());
+                alive *= 1.0 - self.hazard(Tag { source, run, probability });
+                alive
+            })
+            .sum()
+    }
+}

@@ -1,0 +1,182 @@
+//! How long a line takes: each stage's call by its rows, and the way between the stages.
+//!
+//! Learned from the timings that every verdict and every passed chunk carries; nothing is sent to measure. Shared by
+//! all sequences of a line. Times are seconds.
+
+use std::time::Duration;
+
+use protocol::StageTiming;
+
+/// Row counts whose time is kept apart. A call's time over its rows is a staircase, so a formula would not do.
+const ROWS: [u32; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024];
+/// A row more costs this share of a call with one row, as long as nothing wider was measured: between a GPU's (a few
+/// percent) and a CPU's (most of it), so that a width that pays on either is tried at all.
+const PRIOR_ROW: f64 = 0.25;
+/// Weight of a new measurement.
+const NEW: f64 = 0.2;
+/// A single measurement changes an estimate at most by this factor: one call that the operating system disturbed must
+/// not put a width out of use.
+const MOST_CHANGE: f64 = 3.0;
+/// What is not measured again is believed less with each call, so that a width given up after a bad hour is tried
+/// again: half after some 350 calls.
+const FADE: f64 = 0.998;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    stages: Vec<Staircase>,
+    /// All links together, the verdict's way back included.
+    links: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    seconds: f64,
+    /// 0 for never measured, 1 for just now.
+    belief: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Staircase {
+    steps: [Step; ROWS.len()],
+}
+
+impl Pace {
+    /// A line of which nothing is known.
+    #[must_use]
+    pub fn new(n_stages: u16) -> Self {
+        Self { stages: vec![Staircase::default(); usize::from(n_stages)], links: None }
+    }
+
+    /// Stages in the line.
+    #[must_use]
+    pub fn n_stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// What the stages measured on one frame, and how long it was under way, from the front and back to it.
+    pub fn observe(&mut self, timings: &[StageTiming], under_way: Option<Duration>) {
+        let seconds = |micros: u32| f64::from(micros) / 1e6;
+        for (stage, timing) in self.stages.iter_mut().zip(timings) {
+            stage.observe(timing.batch_rows, seconds(timing.compute_us));
+        }
+        if let Some(under_way) = under_way {
+            let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
+            let links = (under_way.as_secs_f64() - inside).max(0.0);
+            self.links = Some(self.links.map_or(links, |before| change(before, links)));
+        }
+    }
+
+    /// Whether anything went round the line yet.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.links.is_some()
+    }
+
+    /// Time of a window of `n_rows` around the line if it waits nowhere.
+    #[must_use]
+    pub fn loop_time(&self, n_rows: u32) -> f64 {
+        self.links.unwrap_or(0.0) + self.stages.iter().map(|stage| stage.time(n_rows)).sum::<f64>()
+    }
+
+    /// Time of a window of `n_rows` in the slowest stage.
+    #[must_use]
+    pub fn slowest(&self, n_rows: u32) -> f64 {
+        self.stages.iter().map(|stage| stage.time(n_rows)).fold(0.0, f64::max)
+    }
+}
+
+impl Staircase {
+    fn observe(&mut self, n_rows: u32, seconds: f64) {
+        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
+        // The time of one row is what everything else is compared with: it is never forgotten.
+        self.steps.iter_mut().skip(1).for_each(|step| step.belief *= FADE);
+        let step = &mut self.steps[at];
+        step.seconds = if step.belief > 0.0 { change(step.seconds, seconds) } else { seconds };
+        step.belief = 1.0;
+    }
+
+    /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
+    fn time(&self, n_rows: u32) -> f64 {
+        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
+        let Step { seconds, belief } = self.steps[at];
+        let guessed = if belief < 1.0 { self.between(at) } else { seconds };
+        belief * seconds + (1.0 - belief) * guessed
+    }
+
+    /// What the measured steps on either side suggest for a step.
+    fn between(&self, at: usize) -> f64 {
+        let known = |i: &usize| self.steps[*i].belief > 0.0;
+        let (below, above) = ((0..at).rev().find(known), (at + 1..ROWS.len()).find(known));
+        let rows = |i: usize| f64::from(ROWS[i]);
+        match (below, above) {
+            (Some(a), Some(b)) => {
+                let (low, high) = (self.steps[a].seconds, self.steps[b].seconds);
+                let share = (rows(at) - rows(a)) / (rows(b) - rows(a));
+                low + (high - low).max(0.0) * share
+            }
+            (Some(a), None) => {
+                self.steps[a].seconds * (1.0 + PRIOR_ROW * (rows(at) - 1.0)) / (1.0 + PRIOR_ROW * (rows(a) - 1.0))
+            }
+            (None, Some(b)) => {
+                self.steps[b].seconds * (1.0 + PRIOR_ROW * (rows(at) - 1.0)) / (1.0 + PRIOR_ROW * (rows(b) - 1.0))
+            }
+            (None, None) => self.steps[at].seconds,
+        }
+    }
+}
+
+fn change(before: f64, new: f64) -> f64 {
+    let new = if before > 0.0 { new.clamp(before / MOST_CHANGE, before * MOST_CHANGE) } else { new };
+    before + NEW * (new - before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timing(rows: u32, micros: u32) -> StageTiming {
+        StageTiming { queue_us: 500, compute_us: micros, batch_rows: rows }
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn waiting_is_neither_computing_nor_travelling() {
+        let mut pace = Pace::new(2);
+        assert!(!pace.is_known());
+        pace.observe(&[timing(1, 5000), timing(1, 3000)], Some(Duration::from_millis(49)));
+        assert!(close(pace.loop_time(1), 0.048), "40 ms on links, 8 in stages, 1 waiting");
+        assert!(close(pace.slowest(1), 0.005));
+    }
+
+    #[test]
+    fn widths_between_measured_ones_lie_between_them() {
+        let mut pace = Pace::new(1);
+        pace.observe(&[timing(1, 1000)], None);
+        assert!(close(pace.slowest(4), 0.00175), "by the prior alone");
+        pace.observe(&[timing(128, 13_700)], None);
+        assert!((pace.slowest(3) - 0.0012).abs() < 1e-5, "{}", pace.slowest(3));
+        pace.observe(&[timing(3, 2900)], None);
+        assert!((pace.slowest(3) - 0.0029).abs() < 1e-5);
+        assert!(pace.slowest(2) > 0.0019 && pace.slowest(4) > 0.0029, "a step up is a step up");
+    }
+
+    #[test]
+    fn one_odd_measurement_changes_little_and_an_old_one_fades() {
+        let mut pace = Pace::new(1);
+        for _ in 0..20 {
+            pace.observe(&[timing(1, 1000)], None);
+        }
+        pace.observe(&[timing(4, 90_000)], None);
+        assert!(pace.slowest(4) > 0.08);
+        pace.observe(&[timing(1, 500_000)], None);
+        assert!(pace.slowest(1) < 0.0015);
+        for _ in 0..2000 {
+            pace.observe(&[timing(1, 1000)], None);
+        }
+        assert!(pace.slowest(4) < 0.005, "{}", pace.slowest(4));
+    }
+}

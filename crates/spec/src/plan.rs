@@ -1,0 +1,191 @@
+//! What a width and a number of windows in flight would bring: the model by which the controller chooses.
+//!
+//! # The model
+//! `S_j` is the probability that the next `j` guesses are all right, from the hazards: `S_j = prod (1 - h_k)`. An epoch
+//! commits `J` tokens, `J - 1` right guesses and the correction, so `P(J > j) = S_j` and `E[J] = 1 + sum S_j`.
+//!
+//! Windows of `w` rows leave with `d` in flight. Row `r` judges guess `r + 1`, so the verdict that ends the epoch is
+//! that of window `(J - 1) / w`, and window `m` is reached with probability `S_(m w)`. With `L` the loop time of a
+//! window and `t` its time in the slowest stage, verdict `m` comes at `T_m = L + m t` if `d` windows fill the loop
+//! (`d t >= L`), else in bursts of `d`: `T_m = L (1 + m / d) + (m mod d) t`. A correction finds the first stage busy
+//! with a stale window with probability `min(1, d t / L)` and waits for half of it. Then
+//!
+//! ```text
+//! E[T] = T_0 + sum_m S_(m w) (T_m - T_(m-1)) + P(rejected) min(1, d t / L) t / 2
+//! ```
+//!
+//! By renewal the sequence gains `E[J] / E[T]` tokens per second. A window that is sent takes `t` of the slowest stage:
+//! `B = t (live windows + (d - 1) P(rejected))` per epoch, and with `n` sequences the stage serves each an n-th of its
+//! time, so an epoch takes `max(E[T], n B)`. Plain decoding is `w = d = 1` without guesses: `max(L(1), n t(1))`.
+//!
+//! The rest of the line (other stages, links) is idle enough: what fills first is the slowest stage.
+
+use crate::pace::Pace;
+
+/// Widths tried: where a call's time has its steps. Few, so that windows of several sequences often fit one call.
+pub const WIDTHS: [u32; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+/// Windows in flight tried.
+pub const DEPTHS_TRIED: [u32; 15] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64];
+
+/// Windows of an epoch looked at: with the least hazard and one row each, half of the epochs end before.
+const MAX_WINDOWS: usize = 384;
+/// What is reached less often than this changes nothing.
+const NEVER: f64 = 1e-3;
+
+/// What is known about the next guesses.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outlook {
+    /// `S_0 = 1, S_1, ...`: the probability that so many guesses are all right.
+    alive: Vec<f64>,
+    /// Hazard of the guesses beyond; none if there are no more.
+    beyond: Option<f64>,
+}
+
+impl Outlook {
+    /// From the hazards of the next guesses; if `goes_on`, more like the last of them follow.
+    pub(crate) fn new(hazards: impl IntoIterator<Item = f64>, goes_on: bool) -> Self {
+        let mut alive = vec![1.0];
+        let mut last = None;
+        for hazard in hazards {
+            alive.push(alive[alive.len() - 1] * (1.0 - hazard));
+            last = Some(hazard);
+        }
+        Self { alive, beyond: last.filter(|_| goes_on) }
+    }
+
+    /// Whether there is anything to guess.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alive.len() == 1
+    }
+
+    /// `S_j`; 0 where there are no more guesses.
+    fn alive(&self, j: usize) -> f64 {
+        match (self.alive.get(j), self.beyond) {
+            (Some(&alive), _) => alive,
+            (None, None) => 0.0,
+            (None, Some(hazard)) => {
+                let n = self.alive.len() - 1;
+                self.alive[n] * (1.0 - hazard).powi((j - n) as i32)
+            }
+        }
+    }
+
+    /// The probability that the guesses run out before one is wrong.
+    fn exhausted(&self) -> f64 {
+        if self.beyond.is_some() { 0.0 } else { self.alive[self.alive.len() - 1] }
+    }
+}
+
+/// What one choice brings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Yield {
+    /// Committed tokens per second.
+    pub(crate) rate: f64,
+    /// Share of the rows computed for nothing.
+    pub(crate) waste: f64,
+}
+
+/// The yield of plain decoding with `n_live` sequences on the line.
+pub(crate) fn plain(pace: &Pace, n_live: u32) -> Yield {
+    let seconds = pace.loop_time(1).max(f64::from(n_live) * pace.slowest(1));
+    Yield { rate: 1.0 / seconds.max(f64::MIN_POSITIVE), waste: 0.0 }
+}
+
+/// The yield of windows of `width` rows, `depth` of them in flight. See the module.
+pub(crate) fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32), n_live: u32) -> Yield {
+    let (around, slowest) = (pace.loop_time(width), pace.slowest(width));
+    let (w, d) = (width as usize, depth as usize);
+    let fills = f64::from(depth) * slowest >= around;
+    // How much later verdict `m` comes than the one before.
+    let gap = |m: usize| match m % d {
+        _ if fills => slowest,
+        0 => around - f64::from(depth - 1) * slowest,
+        _ => slowest,
+    };
+    let (mut tokens, mut seconds, mut windows, mut rows) = (0.0, around, 0.0, 0.0);
+    for m in 0..MAX_WINDOWS {
+        let reached = outlook.alive(m * w);
+        if m > 0 && reached < NEVER {
+            break;
+        }
+        if m > 0 {
+            seconds += reached * gap(m);
+        }
+        windows += reached;
+        // The token at row r is committed if the guesses up to it are right.
+        for r in 0..w {
+            let alive = outlook.alive(m * w + r);
+            tokens += alive;
+            rows += if alive > 0.0 { reached } else { 0.0 };
+        }
+    }
+    let rejected = 1.0 - outlook.exhausted();
+    let busy = (f64::from(depth) * slowest / around.max(f64::MIN_POSITIVE)).min(1.0);
+    seconds += rejected * busy * slowest / 2.0;
+    let stale = f64::from(depth - 1) * rejected;
+    let needed = f64::from(n_live) * slowest * (windows + stale);
+    rows += stale * f64::from(width);
+    Yield { rate: tokens / seconds.max(needed).max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use protocol::StageTiming;
+
+    use super::*;
+
+    /// Four stages of `micros(rows)`, 10 ms to each and back.
+    fn pace(micros: impl Fn(u32) -> u32) -> Pace {
+        let mut pace = Pace::new(4);
+        for rows in WIDTHS {
+            let timing = StageTiming { queue_us: 0, compute_us: micros(rows), batch_rows: rows };
+            pace.observe(&[timing; 4], Some(Duration::from_micros(40_000 + 4 * u64::from(micros(rows)))));
+        }
+        pace
+    }
+
+    fn steady(agreement: f64) -> Outlook {
+        Outlook::new(std::iter::repeat_n(1.0 - agreement, 64), true)
+    }
+
+    fn best(agreement: f64, pace: &Pace, depths: &[u32]) -> f64 {
+        let all = WIDTHS.iter().flat_map(|&w| depths.iter().map(move |&d| (w, d)));
+        all.map(|reach| guessing(&steady(agreement), pace, reach, 1).rate).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn it_agrees_with_the_ceilings_of_the_design() {
+        // Stage time 5 ms for one row, a share `f` of it for each row more; agreement; plain, serial, pipelined.
+        // The design's serial windows are those of these widths; its pipeline restarts without a residual wait.
+        let cases = [(0.15, 0.8, 16.7, 51.5, 68.6), (0.5, 0.8, 16.7, 33.6, 62.1), (0.15, 0.6, 16.7, 32.0, 37.7)];
+        for (f, agreement, expected_plain, serial, pipelined) in cases {
+            let pace = pace(|rows| (5000.0 * (1.0 + f * f64::from(rows - 1))) as u32);
+            assert!((plain(&pace, 1).rate - expected_plain).abs() < 0.05);
+            let found = best(agreement, &pace, &[1]);
+            assert!((found / serial - 1.0).abs() < 0.06, "serial {found}, expected {serial}");
+            let found = best(agreement, &pace, &DEPTHS_TRIED);
+            assert!((found / pipelined - 1.0).abs() < 0.12, "pipelined {found}, expected {pipelined}");
+        }
+    }
+
+    #[test]
+    fn no_guess_is_plain_decoding_whatever_the_depth() {
+        let pace = pace(|_| 5000);
+        let none = Outlook::new([], false);
+        let Yield { rate, waste } = guessing(&none, &pace, (1, 8), 1);
+        assert!((rate / plain(&pace, 1).rate - 1.0).abs() < 1e-9 && waste == 0.0);
+    }
+
+    #[test]
+    fn others_take_what_running_ahead_would_use() {
+        let pace = pace(|_| 5000);
+        let outlook = steady(0.7);
+        let alone = guessing(&outlook, &pace, (1, 12), 1);
+        let crowded = guessing(&outlook, &pace, (1, 12), 8);
+        assert!(alone.rate > 1.5 * plain(&pace, 1).rate);
+        assert!(crowded.rate < plain(&pace, 8).rate);
+        assert!(alone.waste > 0.5 && guessing(&outlook, &pace, (1, 2), 1).waste < 0.3);
+    }
+}

@@ -1,0 +1,94 @@
+//! Where guesses come from: the trait that every source implements.
+//!
+//! A source is asked, answers at once, and may have nothing yet. It is told every committed token, so it needs no
+//! access to the pipeline. Drafts that are made elsewhere (by a thread, or by the tail, riding on a verdict) reach
+//! their source through [`Proposer::handle_draft`] and are given out when the chain asks next.
+
+use std::fmt;
+
+use protocol::{Epoch, Position, Token};
+
+/// What a sequence has so far, when it asks for guesses.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The committed tokens, then the guesses sent, then those of other sources that may be sent before the answer.
+    pub tokens: &'a [Token],
+    /// How many of them are committed.
+    pub n_committed: usize,
+    /// How many of them were sent or are committed. Within an epoch these never change, they only become more.
+    pub n_sent: usize,
+    /// The open epoch.
+    pub epoch: Epoch,
+}
+
+/// Guesses that follow each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Block {
+    /// In order.
+    pub tokens: Vec<Token>,
+    /// How many tokens the source has been right in a row before the first of them, as far as it can tell; each
+    /// following guess counts one more. Agreement is measured by it.
+    pub run: u32,
+    /// The source's own probabilities, one per token, or none at all. They replace the measured agreement.
+    pub probabilities: Vec<f32>,
+}
+
+/// What a source says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// At least one guess.
+    Guesses(Block),
+    /// Something is being worked out and will come with [`Proposer::handle_draft`].
+    NotYet,
+    /// No idea.
+    Nothing,
+}
+
+/// Guesses made elsewhere, for the positions from `base` on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draft {
+    /// The epoch in which they were asked for; what belongs to an older one is out of date.
+    pub epoch: Epoch,
+    /// The position of the first one.
+    pub base: Position,
+    /// The guesses.
+    pub block: Block,
+}
+
+/// Lengths of runs that are told apart: 0 or 1, 2, 3, up to 5, 8, 16, 32, and more.
+pub const RUNS: [u32; 7] = [1, 2, 3, 5, 8, 16, 32];
+
+/// Share of guesses expected to be wrong, by length of run (see [`RUNS`]), before anything was measured.
+pub type Prior = [f64; RUNS.len() + 1];
+
+/// A source of guesses for one sequence. No method may block.
+pub trait Proposer: fmt::Debug + Send {
+    /// A short name for people and counters; constant.
+    fn name(&self) -> &'static str;
+
+    /// What to expect of it at first.
+    fn prior(&self) -> Prior;
+
+    /// The sequence begins with this prompt. Called once and first.
+    fn begin(&mut self, prompt: &[Token]);
+
+    /// One more token is certain: the last of `committed`.
+    fn commit(&mut self, committed: &[Token]);
+
+    /// What it would say comes after `committed`, and its run; none if it has no idea, or if saying so costs anything.
+    /// Sources that answer are scored on every token, whether their guesses are sent or not.
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)>;
+
+    /// Up to `n` guesses of what follows `ask.tokens`. Asking does not mean that they will be sent.
+    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer;
+
+    /// A draft has come for it. It may be out of date, and tokens in it may have been settled meanwhile.
+    fn handle_draft(&mut self, draft: Draft) {
+        let _ = draft;
+    }
+}
+
+/// Which class of [`RUNS`] a run belongs to.
+pub(crate) fn run_class(run: u32) -> usize {
+    RUNS.iter().position(|&most| run <= most).unwrap_or(RUNS.len())
+}

@@ -1,0 +1,315 @@
+//! One sequence that guesses: its pipeline, its sources, and how far it goes.
+//!
+//! Owns: when a window leaves and what is in it, and what each verdict teaches. Plain decoding is the same path without
+//! sources. Knows of other sequences only how many there are.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use protocol::{End, Epoch, Token, Verdict, Window, WindowId};
+
+use crate::chain::{Chain, Guess, Tag};
+use crate::controller::{Controller, MAX_DEPTH, Plan};
+use crate::pace::Pace;
+use crate::pipeline::{Commit, Pipeline, Setup, Stats};
+use crate::plan::{Outlook, plain};
+use crate::proposer::{Draft, Proposer};
+use crate::strategy::Speculate;
+use crate::tally::Tally;
+use crate::VerdictFault;
+
+/// Guesses looked at to choose a width and a depth. Where there are as many, more of the kind are expected.
+const HORIZON: usize = 64;
+
+/// The line as one sequence sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// How fast it is.
+    pub pace: &'a Pace,
+    /// Sequences that decode on it, this one included.
+    pub n_live: u32,
+}
+
+/// What a sequence is opened with, besides its prompt.
+#[derive(Debug)]
+pub struct Start {
+    /// The sequence.
+    pub setup: Setup,
+    /// Its prompt.
+    pub prompt: Vec<Token>,
+    /// The answer that the client expects, if it says so.
+    pub prediction: Option<Vec<Token>>,
+    /// Sources that the caller brings, asked after those of the strategy.
+    pub own: Vec<Box<dyn Proposer>>,
+}
+
+/// What came of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// What the pipeline made of it.
+    pub commit: Commit,
+    /// How long the window was under way.
+    pub under_way: Duration,
+}
+
+/// Windows in flight over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// The most at once.
+    pub most: u32,
+    /// Sum over time of the windows in flight, in window-microseconds; divided by `time_us` it is the mean.
+    pub sum_us: u64,
+    /// Microseconds from the first window to the last verdict.
+    pub time_us: u64,
+}
+
+impl InFlight {
+    /// The mean number of windows in flight; 0 before any time has passed.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        if self.time_us == 0 { 0.0 } else { self.sum_us as f64 / self.time_us as f64 }
+    }
+
+    /// Adds another sequence's windows.
+    pub fn add(&mut self, other: &Self) {
+        self.most = self.most.max(other.most);
+        self.sum_us += other.sum_us;
+        self.time_us += other.time_us;
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Speculation {
+    pipeline: Pipeline,
+    chain: Chain,
+    controller: Controller,
+    plan: Plan,
+    /// Where each guess in flight comes from and how far ahead it was when it was sent.
+    tags: VecDeque<(Tag, usize)>,
+    /// When each window without a verdict left.
+    sent: VecDeque<(WindowId, Duration)>,
+    /// Since when a verdict has been waited for.
+    waiting_since: Duration,
+    in_flight: InFlight,
+    /// Until when `in_flight` counts.
+    counted: Duration,
+}
+
+impl Speculation {
+    /// A sequence that has sent its prompt.
+    ///
+    /// # Panics
+    /// As [`Pipeline::new`].
+    #[must_use]
+    pub fn new(start: Start, speculate: &Speculate) -> Self {
+        let Start { setup, prompt, prediction, own } = start;
+        let (mut sources, order) = speculate.sources(prediction);
+        sources.extend(own);
+        Self {
+            chain: Chain::new(sources, order, setup.n_vocab, &prompt),
+            pipeline: Pipeline::new(setup, prompt),
+            controller: Controller::new(speculate.reach),
+            plan: Plan::PLAIN,
+            tags: VecDeque::new(),
+            sent: VecDeque::new(),
+            waiting_since: Duration::ZERO,
+            in_flight: InFlight::default(),
+            counted: Duration::ZERO,
+        }
+    }
+
+    /// Windows in flight at most, to be given to [`Setup`].
+    #[must_use]
+    pub const fn max_in_flight() -> usize {
+        MAX_DEPTH as usize
+    }
+
+    /// The next window to send, if one should leave now. With nothing in flight one always does.
+    pub fn next_window(&mut self, line: Line<'_>, now: Duration) -> Option<Window> {
+        if self.pipeline.ended().is_some() {
+            return None;
+        }
+        let n_live = self.pipeline.n_live();
+        let guesses = if n_live == 0 {
+            let guesses = self.choose(line);
+            self.plan_width(guesses, 1)
+        } else if n_live < self.plan.depth as usize {
+            let guesses = self.propose(self.plan.width as usize);
+            if guesses.is_empty() {
+                return None;
+            }
+            guesses
+        } else {
+            return None;
+        };
+        let tokens: Vec<Token> = guesses.iter().map(|guess| guess.token).collect();
+        let depth = self.tags.len();
+        let before = self.pipeline.optimistic().len();
+        let window = self.pipeline.next_window(self.plan.width as usize, &tokens);
+        let window = window.expect("the chain gives out tokens of the vocabulary only")?;
+        let n_guesses = self.pipeline.optimistic().len() - before;
+        for (i, guess) in guesses.into_iter().take(n_guesses).enumerate() {
+            let depth = depth + i + 1;
+            self.chain.tally.sent(guess.tag.source, depth);
+            self.tags.push_back((guess.tag, depth));
+        }
+        self.count(now);
+        if n_live == 0 {
+            self.waiting_since = now;
+        }
+        self.sent.push_back((window.window, now));
+        self.in_flight.most = self.in_flight.most.max(self.pipeline.n_live() as u32);
+        Some(window)
+    }
+
+    /// Commits a verdict's tokens and learns from them.
+    ///
+    /// # Errors
+    /// If no honest tail could have given it; nothing has changed then.
+    pub fn handle_verdict(
+        &mut self,
+        verdict: &Verdict,
+        line: Line<'_>,
+        now: Duration,
+    ) -> Result<Answered, VerdictFault> {
+        let guessed = !self.tags.is_empty();
+        let n_before = self.pipeline.committed().len();
+        self.count(now);
+        let commit = self.pipeline.handle_verdict(verdict)?;
+        self.learn(n_before, commit.n_accepted as usize);
+        let under_way = self.settle_sent(verdict.window, now);
+        if commit.opened.is_some() || verdict.ended.is_some() {
+            self.tags.clear();
+        }
+        if !self.chain.is_empty() && line.pace.is_known() {
+            let took = now.saturating_sub(self.waiting_since);
+            let plain = plain(line.pace, line.n_live);
+            self.controller.observe(verdict.tokens.len() as u32, took, guessed, plain);
+        }
+        self.waiting_since = now;
+        if self.pipeline.n_live() > 0 {
+            self.choose(line);
+        }
+        Ok(Answered { commit, under_way })
+    }
+
+    /// A draft for the source of that name has come. Whether there is such a source; if so, more may be sent.
+    pub fn handle_draft(&mut self, source: &str, draft: Draft) -> bool {
+        self.chain.handle_draft(source, draft)
+    }
+
+    /// As [`Pipeline::committed`].
+    #[must_use]
+    pub fn committed(&self) -> &[Token] {
+        self.pipeline.committed()
+    }
+
+    /// As [`Pipeline::ended`].
+    #[must_use]
+    pub const fn ended(&self) -> Option<End> {
+        self.pipeline.ended()
+    }
+
+    /// As [`Pipeline::epoch`].
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.pipeline.epoch()
+    }
+
+    /// As [`Pipeline::n_in_flight`].
+    #[must_use]
+    pub fn n_in_flight(&self) -> usize {
+        self.pipeline.n_in_flight()
+    }
+
+    /// The pipeline's counters.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        self.pipeline.stats()
+    }
+
+    /// Guesses by source and distance.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        &self.chain.tally
+    }
+
+    /// Windows in flight so far.
+    #[must_use]
+    pub const fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    /// What is aimed at now.
+    #[must_use]
+    pub const fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    fn propose(&mut self, n: usize) -> Vec<Guess> {
+        if self.chain.is_empty() || n == 0 {
+            return Vec::new();
+        }
+        let (n_committed, epoch) = (self.pipeline.committed().len(), self.pipeline.epoch());
+        self.pipeline.lend(|text| self.chain.propose(text, n_committed, epoch, n))
+    }
+
+    /// Chooses width and depth for what is in flight and what could follow, which is returned.
+    fn choose(&mut self, line: Line<'_>) -> Vec<Guess> {
+        if self.chain.is_empty() {
+            return Vec::new();
+        }
+        let guesses = self.propose(HORIZON);
+        let sent = self.tags.iter().map(|(tag, _)| *tag);
+        let hazards = sent.chain(guesses.iter().map(|guess| guess.tag)).map(|tag| self.chain.hazard(tag));
+        let outlook = Outlook::new(hazards, guesses.len() == HORIZON);
+        self.plan = self.controller.plan(&outlook, line.pace, line.n_live);
+        guesses
+    }
+
+    /// As many guesses as fit beside `taken` rows.
+    fn plan_width(&self, mut guesses: Vec<Guess>, taken: usize) -> Vec<Guess> {
+        guesses.truncate((self.plan.width as usize).saturating_sub(taken));
+        guesses
+    }
+
+    /// Tells the sources what became of the guesses.
+    fn learn(&mut self, n_before: usize, n_accepted: usize) {
+        if self.chain.is_empty() {
+            return;
+        }
+        let committed = self.pipeline.committed();
+        for n in n_before..committed.len() {
+            if let Some((tag, depth)) = self.tags.pop_front() {
+                let was_right = n - n_before < n_accepted;
+                self.chain.judged(tag, &committed[..n], was_right);
+                if was_right {
+                    self.chain.tally.accepted(tag.source, depth);
+                }
+            }
+            self.chain.commit(&committed[..=n]);
+        }
+    }
+
+    /// Forgets the windows up to this one; how long it was under way.
+    fn settle_sent(&mut self, window: WindowId, now: Duration) -> Duration {
+        while let Some((sent, at)) = self.sent.pop_front() {
+            if sent == window {
+                return now.saturating_sub(at);
+            }
+        }
+        Duration::ZERO
+    }
+
+    /// Counts the windows in flight up to now.
+    fn count(&mut self, now: Duration) {
+        let n_in_flight = self.pipeline.n_live() as u64;
+        if n_in_flight > 0 {
+            let time = now.saturating_sub(self.counted).as_micros() as u64;
+            self.in_flight.time_us += time;
+            self.in_flight.sum_us += n_in_flight * time;
+        }
+        self.counted = now;
+    }
+}
