@@ -35,9 +35,9 @@ pub struct Plan {
     pub seed: u64,
     /// Which front drives the line.
     pub driver: Option<Driver>,
-    /// Rows in a window at most, 1 to 16; only for [`Driver::Guesses`].
+    /// Rows in a window at most, 1 to 16. The scheduler's controller is pinned to it.
     pub width: Option<u32>,
-    /// Windows in flight at most; only for [`Driver::Guesses`].
+    /// Windows in flight at most. The scheduler's controller is pinned to it.
     pub depth: Option<u32>,
     /// No cancellations, no outages, nobody gives up in the queue.
     pub calm: bool,
@@ -129,7 +129,9 @@ pub fn run(plan: &Plan) -> Outcome {
             config.max_chunks_in_flight = limits.max_chunks;
             config.queue_limit = scenario.queue_limit;
             config.queue_timeout = scenario.queue_timeout;
-            drive(Requests::new(config, asks, stories), plan, &scenario, random)
+            config.speculate = scenario.speculate.clone();
+            let front = Requests::new(config, limits, asks, stories, random.fork());
+            drive(front, plan, &scenario, random)
         }
         Driver::Guesses => {
             let reach = Reach { width: plan.width, depth: plan.depth };

@@ -12,7 +12,7 @@ Usage: sim [--seed N | --seeds A..B] [options]
   --seed N              one run (default 0)
   --seeds A..B          one run for each seed, B excluded
   --driver WHO          scheduler, or guesses (pipelines with adversarial proposals); default: the seed decides
-  --width N, --depth N  rows in a window, windows in flight (1 to 16); only with --driver guesses
+  --width N, --depth N  rows in a window, windows in flight (1 to 16)
   --calm                no cancellations and no outages
   --sabotage WHAT       reorder, rewind or gap: break something that the checkers must see";
 

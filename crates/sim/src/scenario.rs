@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::{LayerRange, Open, Position, RowDtype, SamplerParams, SeqId, Token};
 use scheduler::Request;
+use spec::{Reach, Source, Sources, Speculate};
 
 use crate::Plan;
 use crate::network::Delays;
@@ -106,6 +107,8 @@ pub(crate) struct Scenario {
     pub(crate) failures: u32,
     pub(crate) queue_limit: u32,
     pub(crate) queue_timeout: Duration,
+    /// How the scheduler guesses.
+    pub(crate) speculate: Speculate,
 }
 
 impl Scenario {
@@ -150,6 +153,7 @@ impl Scenario {
             failures: if plan.calm { 0 } else { random.pick(&[0, 0, 0, 1, 5]) },
             queue_limit: random.between(1, 12),
             queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { Duration::from_secs(3600) },
+            speculate: draw_speculate(plan, random),
         }
     }
 }
@@ -198,6 +202,20 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
         top_logprobs: random.percent(25).then(|| random.between(0, 3) as u8),
         patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
     }
+}
+
+/// Any mix of sources; width and depth left to the controller, or any.
+fn draw_speculate(plan: &Plan, random: &mut Random) -> Speculate {
+    let mixes: [&[Source]; 3] = [&[Source::Suffix], &[Source::Predicted], &[Source::Predicted, Source::Suffix]];
+    let sources = match random.between(0, 5) {
+        0 => Sources::Off,
+        1..=3 => Sources::Auto,
+        _ => Sources::List(random.pick(&mixes).to_vec()),
+    };
+    let mut any = || random.percent(50).then(|| random.between(1, MAX_WIDTH));
+    let (width, depth) = (any(), any());
+    let (width, depth) = (plan.width.or(width), plan.depth.or(depth));
+    Speculate { sources, reach: Reach { width, depth, ..Reach::default() } }
 }
 
 fn draw_outages(n: u32, random: &mut Random) -> Vec<Outage> {

@@ -27,6 +27,8 @@ fn the_scheduler_answers_like_sequential_decoding() {
     let plan = |seed| Plan { seed, driver: Some(Driver::Scheduler), ..Plan::default() };
     let sum = hold_all((0..400).map(plan));
     assert!(sum.tokens > 20_000 && sum.shared_calls > 500 && sum.outages > 200, "the runs are idle: {sum}");
+    assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
+    assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
 }
 
 #[test]
@@ -39,14 +41,16 @@ fn any_guesses_give_the_same_answer() {
 
 #[test]
 fn every_width_and_depth_gives_the_same_answer() {
-    let plan = |width, depth| Plan {
-        seed: u64::from(1000 + 16 * width + depth),
-        driver: Some(Driver::Guesses),
-        width: Some(width),
-        depth: Some(depth),
-        ..Plan::default()
-    };
-    hold_all((1..=16).flat_map(|width| (1..=16).map(move |depth| plan(width, depth))));
+    for driver in [Driver::Guesses, Driver::Scheduler] {
+        let plan = |width, depth| Plan {
+            seed: u64::from(1000 + 16 * width + depth),
+            driver: Some(driver),
+            width: Some(width),
+            depth: Some(depth),
+            ..Plan::default()
+        };
+        hold_all((1..=16).flat_map(|width| (1..=16).map(move |depth| plan(width, depth))));
+    }
 }
 
 #[test]

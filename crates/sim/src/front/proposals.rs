@@ -1,6 +1,7 @@
 //! Guesses of every kind, from the best to the most harmful.
 
-use protocol::{Position, Token};
+use protocol::{Epoch, Position, Token};
+use spec::{Answer, Ask, Block, Prior};
 
 use crate::random::Random;
 
@@ -38,6 +39,7 @@ const SOURCES: [Source; 10] = [
 ];
 
 /// Proposes for one sequence.
+#[derive(Debug)]
 pub(crate) struct Proposer {
     random: Random,
     n_vocab: u32,
@@ -90,5 +92,59 @@ impl Proposer {
             _ => self.random.percent(85),
         };
         if is_right { truth } else { Token((truth.0 + 1) % n_vocab) }
+    }
+}
+
+/// The same guesses as a source in a chain, for a sequence whose answer is known. It may repeat what was rejected, end
+/// every text, or speak of tokens that do not exist.
+#[derive(Debug)]
+pub(crate) struct Adversary {
+    proposer: Proposer,
+    n_prompt: usize,
+    truth: Vec<Token>,
+    epoch: Epoch,
+    last: Vec<Token>,
+}
+
+impl Adversary {
+    pub(crate) fn new(proposer: Proposer, truth: Vec<Token>) -> Self {
+        Self { proposer, n_prompt: 0, truth, epoch: Epoch(0), last: Vec::new() }
+    }
+}
+
+impl spec::Proposer for Adversary {
+    fn name(&self) -> &'static str {
+        "adversary"
+    }
+
+    /// It praises itself, so that it is listened to.
+    fn prior(&self) -> Prior {
+        [0.0; spec::RUNS.len() + 1]
+    }
+
+    fn begin(&mut self, prompt: &[Token]) {
+        self.n_prompt = prompt.len();
+    }
+
+    fn commit(&mut self, _committed: &[Token]) {}
+
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+        None
+    }
+
+    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
+        if ask.epoch > self.epoch {
+            self.epoch = ask.epoch;
+            self.proposer.learn(std::mem::take(&mut self.last));
+        }
+        let at = ask.tokens.len();
+        let ahead = self.truth.get(at - self.n_prompt..).unwrap_or(&[]);
+        let tokens = self.proposer.propose(Position(at as u32), n, ahead);
+        self.last = [ask.tokens, &tokens].concat();
+        if tokens.is_empty() {
+            Answer::NotYet
+        } else {
+            Answer::Guesses(Block { tokens, run: 0, probabilities: Vec::new() })
+        }
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::{End, Report, StageIndex};
-use scheduler::{Config, Event, Failure, Finish, Output, Refusal, RequestId, Scheduler};
+use protocol::{End, Report, StageIndex, Token};
+use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, RequestId, Scheduler};
 
+use super::proposals::{Adversary, Proposer};
 use super::{Front, Guessed, Sent};
 use crate::check::{Ending, Stories};
-use crate::scenario::Ask;
+use crate::random::Random;
+use crate::scenario::{Ask, Limits};
 
 /// How long a client that was refused waits before it tries again.
 const RETRY: Duration = Duration::from_millis(3);
@@ -20,6 +22,8 @@ enum Act {
 
 pub(crate) struct Requests {
     scheduler: Scheduler,
+    limits: Limits,
+    random: Random,
     asks: Vec<Ask>,
     acts: BTreeMap<(Duration, usize), Act>,
     n_acts: usize,
@@ -29,9 +33,17 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(config: Config, asks: Vec<Ask>, stories: Stories) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        limits: Limits,
+        asks: Vec<Ask>,
+        stories: Stories,
+        random: Random,
+    ) -> Self {
         let mut front = Self {
             scheduler: Scheduler::new(config),
+            limits,
+            random,
             acts: BTreeMap::new(),
             n_acts: 0,
             ids: BTreeMap::new(),
@@ -51,7 +63,14 @@ impl Requests {
 
     fn submit(&mut self, request: usize, now: Duration) {
         let ask = &self.asks[request];
-        match self.scheduler.submit(ask.request(), now) {
+        let truth = self.stories.expected(request);
+        let mut own: Vec<Box<dyn spec::Proposer>> = Vec::new();
+        for _ in 0..self.random.pick(&[0, 0, 1, 1, 2]) {
+            let proposer = Proposer::new(self.random.fork(), self.limits.n_vocab, self.limits.end_token);
+            own.push(Box::new(Adversary::new(proposer, truth.to_vec())));
+        }
+        let prediction = self.random.percent(50).then(|| Self::expectation(&mut self.random, self.limits.n_vocab, truth));
+        match self.scheduler.submit_with(Request { prediction, ..ask.request() }, own, now) {
             Ok(id) => {
                 self.ids.insert(id, request);
                 self.stories.accepted(request);
@@ -67,6 +86,21 @@ impl Requests {
                 self.stories.ended(request, Ending::Failed(refusal.to_string()));
             }
         }
+    }
+
+    /// The answer with some tokens replaced, left out or put in.
+    fn expectation(random: &mut Random, n_vocab: u32, truth: &[Token]) -> Vec<Token> {
+        let share = random.pick(&[0, 5, 30, 100]);
+        let mut text = Vec::new();
+        for &token in truth {
+            let other = Token(random.between(0, n_vocab - 1).cast_signed());
+            if !random.percent(share) {
+                text.push(token);
+            } else if random.percent(70) {
+                text.extend([Some(other), random.percent(50).then_some(token)].into_iter().flatten());
+            }
+        }
+        text
     }
 
     fn cancel(&mut self, request: usize, now: Duration) {
@@ -156,7 +190,7 @@ impl Front for Requests {
             stale_windows: stats.stale_windows,
             proposed: stats.drafted,
             accepted: stats.accepted,
-            refused: 0,
+            refused: stats.guesses.sources().map(|source| source.unknown).sum(),
         }
     }
 
