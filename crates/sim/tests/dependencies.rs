@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Everything that a crate of ours may name under any kind of dependency.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("protocol", &[]),
     ("spec", &["protocol"]),
     ("scheduler", &["spec", "protocol"]),
@@ -15,7 +15,11 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("llama", &["stage", "gguf", "protocol"]),
     ("line", &["scheduler", "spec", "net", "stage", "protocol"]),
     ("server", &["scheduler", "protocol"]),
-    ("cli", &["protocol", "spec", "scheduler", "gguf", "net", "stage", "llama", "line", "server"]),
+    ("forecast", &["scheduler", "spec", "stage", "protocol"]),
+    (
+        "cli",
+        &["protocol", "spec", "scheduler", "gguf", "net", "stage", "llama", "line", "server", "forecast"],
+    ),
     ("sim", &["scheduler", "spec", "stage", "net", "protocol"]),
 ];
 

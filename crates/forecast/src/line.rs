@@ -1,0 +1,62 @@
+//! The model of a line: how long stages compute, and how long messages travel.
+
+use std::time::Duration;
+
+/// Times of a line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineModel {
+    /// Stage 0 first.
+    pub stages: Vec<StageModel>,
+    /// From the front to stage 0, from each stage to the next, and from the tail to the front: one more than stages.
+    pub links: Vec<Duration>,
+    /// From the front to any stage on its control link.
+    pub control: Duration,
+    /// Sequences that the stages hold at once.
+    pub n_slots: u16,
+}
+
+/// Time of one stage's calls over their rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageModel {
+    /// Row counts and times, both ascending; at least one. Between two of them a call takes the time of the upper one,
+    /// beyond the last one the time grows with its rows.
+    pub steps: Vec<(u32, Duration)>,
+}
+
+impl StageModel {
+    /// A stage that takes `one` for a row, and a share `per_row` of it for each further one.
+    #[must_use]
+    pub fn linear(one: Duration, per_row: f64) -> Self {
+        let rows = (1..=16).chain([32, 64, 128, 256, 512]);
+        let time = |rows: u32| one.mul_f64(1.0 + per_row * f64::from(rows - 1));
+        Self { steps: rows.map(|rows| (rows, time(rows))).collect() }
+    }
+
+    /// Time of a call.
+    #[must_use]
+    pub fn time(&self, n_rows: usize) -> Duration {
+        let step = self.steps.iter().find(|(rows, _)| n_rows <= *rows as usize);
+        match (step, self.steps.last()) {
+            (Some((_, time)), _) => *time,
+            (None, Some((rows, time))) => time.mul_f64(n_rows as f64 / f64::from(*rows)),
+            (None, None) => Duration::ZERO,
+        }
+    }
+}
+
+impl LineModel {
+    /// Equal stages with `delay` between them and back to the front, in whose process the first one lives.
+    #[must_use]
+    pub fn even(n_stages: u16, stage: StageModel, delay: Duration) -> Self {
+        let mut links = vec![delay; usize::from(n_stages) + 1];
+        links[0] = Duration::ZERO;
+        Self { stages: vec![stage; usize::from(n_stages)], links, control: delay, n_slots: 16 }
+    }
+
+    /// Time of one row around an idle line: what plain decoding takes for a token at best.
+    #[must_use]
+    pub fn loop_time(&self) -> Duration {
+        let inside: Duration = self.stages.iter().map(|stage| stage.time(1)).sum();
+        inside + self.links.iter().sum::<Duration>()
+    }
+}

@@ -1,0 +1,71 @@
+//! A source that knows the answer and is right as often as it is told to be.
+
+use protocol::Token;
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
+
+use crate::workload::{Agreement, N_VOCAB, mix};
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    agreement: Agreement,
+    answer: Vec<Token>,
+    n_prompt: usize,
+}
+
+impl Oracle {
+    pub(crate) const fn new(agreement: Agreement, answer: Vec<Token>) -> Self {
+        Self { agreement, answer, n_prompt: 0 }
+    }
+
+    /// What it says comes at this index of the answer, if all before is as in the answer.
+    fn guess(&self, index: usize) -> Option<Token> {
+        let &truth = self.answer.get(index)?;
+        let draw = (mix(self.agreement.seed ^ mix(index as u64)) >> 11) as f64 / (1_u64 << 53) as f64;
+        Some(if draw < self.agreement.right { truth } else { other(truth) })
+    }
+}
+
+/// A token that is not this one.
+fn other(token: Token) -> Token {
+    Token((token.0 + 1) % N_VOCAB as i32)
+}
+
+impl Proposer for Oracle {
+    fn name(&self) -> &'static str {
+        "oracle"
+    }
+
+    fn prior(&self) -> Prior {
+        [0.4; RUNS.len() + 1]
+    }
+
+    fn begin(&mut self, prompt: &[Token]) {
+        self.n_prompt = prompt.len();
+    }
+
+    fn commit(&mut self, _committed: &[Token]) {}
+
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)> {
+        self.guess(committed.len() - self.n_prompt).map(|token| (token, 0))
+    }
+
+    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
+        let start = ask.tokens.len() - self.n_prompt;
+        let in_flight = ask.n_committed - self.n_prompt..start.min(self.answer.len());
+        let mut is_right =
+            in_flight.into_iter().all(|i| ask.tokens[self.n_prompt + i] == self.answer[i]);
+        let mut tokens = Vec::new();
+        for index in start..start + n {
+            let (Some(guess), Some(&truth)) = (self.guess(index), self.answer.get(index)) else { break };
+            // Behind a wrong guess nothing is right.
+            let token = if is_right { guess } else { other(truth) };
+            is_right = is_right && token == truth;
+            tokens.push(token);
+        }
+        if tokens.is_empty() {
+            return Answer::Nothing;
+        }
+        // Every guess is as good as any other: no run makes it better.
+        Answer::Guesses(Block { tokens, run: 0, probabilities: Vec::new() })
+    }
+}

@@ -1,0 +1,260 @@
+//! One line in virtual time: requests go in, and what they took comes out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{Frame, Hint, Report, RowDtype, SamplerParams, StageIndex, Token};
+use scheduler::{Config, Event, Output, Request, RequestId, Scheduler, Stats, Timings};
+use spec::{Proposer, Speculate};
+use stage::{Done, StageCore};
+
+use crate::engine::{Script, ScriptEngine};
+use crate::line::LineModel;
+use crate::oracle::Oracle;
+use crate::workload::{N_VOCAB, Workload};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// The texts, one request each, in this order.
+    pub workloads: &'a [Workload],
+    /// Requests that run at the same time, as far as the line has slots: when one ends the next one starts. At least 1.
+    pub clients: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Forecast {
+    /// Tokens of all answers per second, from the first request to the last answer.
+    pub tokens_per_second: f64,
+    /// Tokens per second of one request while it decodes: the harmonic mean over the requests.
+    pub decode_rate: f64,
+    /// From the first request to the last answer.
+    pub elapsed: Duration,
+    /// Of each request.
+    pub timings: Vec<Timings>,
+    /// The front's counters.
+    pub stats: Stats,
+    /// Each stage's work.
+    pub stages: Vec<StageUse>,
+}
+
+/// What a stage did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageUse {
+    /// Share of the time that it computed.
+    pub busy: f64,
+    /// Its counters.
+    pub stats: stage::Stats,
+}
+
+/// Runs a job on a line. The same arguments give the same forecast.
+///
+/// # Panics
+/// If a workload has no prompt or no answer, if the line's stages and links do not fit, or if anything is answered that
+/// the text does not say.
+#[must_use]
+pub fn run(line: &LineModel, job: Job<'_>, speculate: &Speculate) -> Forecast {
+    assert_eq!(line.links.len(), line.stages.len() + 1, "a line has one link more than stages");
+    let mut run = Run::new(line, job, speculate);
+    run.scheduler.line_up(Duration::ZERO);
+    (0..job.clients.max(1)).for_each(|_| run.submit_next());
+    run.after_front();
+    while let Some(((at, _), happening)) = run.agenda.pop_first() {
+        run.now = at;
+        run.happen(happening);
+    }
+    run.conclude()
+}
+
+enum Happening {
+    Frame(usize, Frame),
+    Hint(usize, Hint),
+    Done(usize),
+    Report(StageIndex, Report),
+}
+
+struct Stage {
+    core: StageCore,
+    engine: ScriptEngine,
+    running: Option<Done>,
+    busy: Duration,
+}
+
+struct Run<'a> {
+    line: &'a LineModel,
+    workloads: &'a [Workload],
+    scheduler: Scheduler,
+    stages: Vec<Stage>,
+    now: Duration,
+    agenda: BTreeMap<(Duration, u64), Happening>,
+    n_planned: u64,
+    /// Requests that have not started.
+    coming: VecDeque<usize>,
+    running: BTreeMap<RequestId, (usize, Vec<Token>)>,
+    timings: Vec<Timings>,
+}
+
+impl<'a> Run<'a> {
+    fn new(line: &'a LineModel, job: Job<'a>, speculate: &Speculate) -> Self {
+        let longest = job.workloads.iter().map(Workload::n_tokens).max().unwrap_or(1);
+        let (context, n_stages) = (longest as u32 + 1, line.stages.len());
+        let mut config = Config::new(n_stages as u16, line.n_slots, context, N_VOCAB);
+        config.queue_timeout = Duration::MAX;
+        config.speculate = speculate.clone();
+        let script = |workload: &Workload| {
+            assert!(!workload.answer.is_empty(), "a workload has an answer");
+            Script { n_prompt: workload.prompt.len(), answer: workload.answer.clone() }
+        };
+        let scripts = Arc::new(job.workloads.iter().map(script).collect::<Vec<_>>());
+        let stage = |index| {
+            let engine = ScriptEngine::new(
+                (index, n_stages),
+                (context, N_VOCAB, line.n_slots),
+                Arc::clone(&scripts),
+            );
+            let core = StageCore::new(
+                stage::Engine::shape(&engine).clone(),
+                stage::Config { row_dtype: RowDtype::F32 },
+            );
+            Stage { core, engine, running: None, busy: Duration::ZERO }
+        };
+        Self {
+            line,
+            workloads: job.workloads,
+            scheduler: Scheduler::new(config),
+            stages: (0..n_stages).map(stage).collect(),
+            now: Duration::ZERO,
+            agenda: BTreeMap::new(),
+            n_planned: 0,
+            coming: (0..job.workloads.len()).collect(),
+            running: BTreeMap::new(),
+            timings: Vec::new(),
+        }
+    }
+
+    fn submit_next(&mut self) {
+        let Some(index) = self.coming.pop_front() else { return };
+        let workload = &self.workloads[index];
+        let request = Request {
+            prompt: workload.prompt.clone(),
+            sampler: SamplerParams::default(),
+            seed: index as u64,
+            choice: 0,
+            max_tokens: Some(workload.answer.len() as u32),
+            ignore_eos: true,
+            top_logprobs: None,
+            prediction: workload.prediction.clone(),
+        };
+        let oracle = workload.agreement.map(|agreement| {
+            Box::new(Oracle::new(agreement, workload.answer.clone())) as Box<dyn Proposer>
+        });
+        let id = self.scheduler.submit_with(request, oracle.into_iter().collect(), self.now);
+        self.running.insert(id.expect("a workload fits the line made for it"), (index, Vec::new()));
+    }
+
+    fn plan(&mut self, at: Duration, happening: Happening) {
+        self.n_planned += 1;
+        self.agenda.insert((at, self.n_planned), happening);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Frame(stage, frame) => {
+                self.stages[stage].core.handle_frame(frame, self.now);
+                self.after_stage(stage);
+            }
+            Happening::Hint(stage, hint) => {
+                self.stages[stage].core.handle_hint(hint);
+                self.after_stage(stage);
+            }
+            Happening::Done(index) => {
+                let stage = &mut self.stages[index];
+                let done = stage.running.take().expect("only a call under way is ever done");
+                stage.core.complete(done, &stage.engine, self.now);
+                self.after_stage(index);
+            }
+            Happening::Report(from, report) => {
+                let heard = self.scheduler.handle_report(from, report, self.now);
+                heard.expect("stages that follow the rules are believed");
+                self.after_front();
+            }
+        }
+    }
+
+    fn after_front(&mut self) {
+        while let Some(output) = self.scheduler.poll_output() {
+            match output {
+                Output::Work(frame) => self.plan(self.now + self.line.links[0], Happening::Frame(0, frame)),
+                Output::Hint(hint) => {
+                    for stage in 0..self.stages.len() {
+                        self.plan(self.now + self.line.control, Happening::Hint(stage, hint));
+                    }
+                }
+                Output::Event(id, event) => self.tell(id, event),
+            }
+        }
+    }
+
+    fn tell(&mut self, id: RequestId, event: Event) {
+        match event {
+            Event::Started { .. } => {}
+            Event::Tokens { tokens, .. } => {
+                let (_, answer) = self.running.get_mut(&id).expect("a request that runs");
+                answer.extend(tokens);
+            }
+            Event::Done { timings, .. } => {
+                let (index, answer) = self.running.remove(&id).expect("a request that runs");
+                assert_eq!(answer, self.workloads[index].answer, "the answer is the text, however it is guessed");
+                self.timings.push(timings);
+                self.submit_next();
+            }
+            Event::Failed(failure) => panic!("nothing fails on a line without faults: {failure}"),
+        }
+    }
+
+    fn after_stage(&mut self, index: usize) {
+        while let Some(output) = self.stages[index].core.poll_output() {
+            let (at, happening) = match output {
+                stage::Output::Forward(frame) => {
+                    (self.line.links[index + 1], Happening::Frame(index + 1, frame))
+                }
+                stage::Output::Report(report) => {
+                    (self.line.links[self.stages.len()], Happening::Report(StageIndex(index as u16), report))
+                }
+            };
+            self.plan(self.now + at, happening);
+        }
+        let stage = &mut self.stages[index];
+        if stage.running.is_some() {
+            return;
+        }
+        let Some(call) = stage.core.next_call(self.now) else { return };
+        let rows = call.n_rows();
+        let took = if rows == 0 { Duration::ZERO } else { self.line.stages[index].time(rows) };
+        stage.running = Some(call.execute(&mut stage.engine));
+        stage.busy += took;
+        self.plan(self.now + took, Happening::Done(index));
+    }
+
+    fn conclude(self) -> Forecast {
+        assert!(self.coming.is_empty() && self.running.is_empty(), "every request is answered");
+        let elapsed = self.now.as_secs_f64().max(f64::MIN_POSITIVE);
+        let n_tokens: usize = self.workloads.iter().map(|workload| workload.answer.len()).sum();
+        let decoded: u32 = self.timings.iter().map(|t| t.generated_tokens.saturating_sub(1)).sum();
+        let decoding: Duration = self.timings.iter().map(|t| t.generation_time).sum();
+        let stages = self.stages.iter().map(|stage| StageUse {
+            busy: stage.busy.as_secs_f64() / elapsed,
+            stats: *stage.core.stats(),
+        });
+        Forecast {
+            tokens_per_second: n_tokens as f64 / elapsed,
+            decode_rate: f64::from(decoded) / decoding.as_secs_f64().max(f64::MIN_POSITIVE),
+            elapsed: self.now,
+            stages: stages.collect(),
+            stats: self.scheduler.stats(),
+            timings: self.timings,
+        }
+    }
+}
