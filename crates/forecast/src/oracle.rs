@@ -23,7 +23,16 @@ impl Oracle {
         let draw = (mix(self.agreement.seed ^ mix(index as u64)) >> 11) as f64 / (1_u64 << 53) as f64;
         Some(if draw < self.agreement.right { truth } else { other(truth) })
     }
+
+    /// For how many tokens before this one it has been right.
+    fn run(&self, index: usize) -> u32 {
+        let before = (index.saturating_sub(MAX_RUN)..index).rev();
+        before.take_while(|&i| self.guess(i).as_ref() == self.answer.get(i)).count() as u32
+    }
 }
+
+/// Runs are counted up to here.
+const MAX_RUN: usize = 40;
 
 /// A token that is not this one.
 fn other(token: Token) -> Token {
@@ -46,7 +55,8 @@ impl Proposer for Oracle {
     fn commit(&mut self, _committed: &[Token]) {}
 
     fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)> {
-        self.guess(committed.len() - self.n_prompt).map(|token| (token, 0))
+        let index = committed.len() - self.n_prompt;
+        self.guess(index).map(|token| (token, self.run(index)))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
@@ -65,7 +75,6 @@ impl Proposer for Oracle {
         if tokens.is_empty() {
             return Answer::Nothing;
         }
-        // Every guess is as good as any other: no run makes it better.
-        Answer::Guesses(Block { tokens, run: 0, probabilities: Vec::new() })
+        Answer::Guesses(Block { tokens, run: self.run(start), probabilities: Vec::new() })
     }
 }

@@ -178,6 +178,7 @@ impl<'a> Run<'a> {
             Happening::Report(from, report) => {
                 let heard = self.scheduler.handle_report(from, report, self.now);
                 heard.expect("stages that follow the rules are believed");
+                if std::env::var("TRACE").is_ok() { for q in self.scheduler.sequences() { println!("{:?} pos {} plan {:?} fl {}", self.now, q.positions, q.plan, q.windows_in_flight);} }
                 self.after_front();
             }
         }

@@ -1,7 +1,9 @@
 //! How often a source is right: rejections per exposure, by how long it has been right before.
 //!
 //! A *hazard* is the share of guesses that are wrong among those whose predecessors were all right. By run, because a
-//! source that has been right for twenty tokens is in another situation than one that was wrong just now.
+//! source that has been right for twenty tokens is in another situation than one that was wrong just now. The prior
+//! gives the hazards' shape over runs. Their level is learned from all of a source's guesses together, so that a text
+//! that suits it (or does not) shows within a dozen tokens; each class of runs then learns its own.
 
 use crate::proposer::{Prior, RUNS, run_class};
 
@@ -10,6 +12,8 @@ const PRIOR_WEIGHT: f64 = 4.0;
 /// Older exposures count less, by this factor for each newer one of the same class: about the last hundred matter,
 /// so that a text that changes its manner is noticed within a few lines.
 const DECAY: f64 = 0.99;
+/// The prior's level counts like this many rejections.
+const LEVEL_WEIGHT: f64 = 1.5;
 /// No source is certain: keeps expected runs finite.
 const LEAST: f64 = 0.002;
 
@@ -18,6 +22,9 @@ const LEAST: f64 = 0.002;
 pub(crate) struct Agreement {
     prior: Prior,
     classes: [Class; RUNS.len() + 1],
+    /// Rejections of all classes, and how many the prior expects.
+    rejections: f64,
+    expected: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,21 +35,27 @@ struct Class {
 
 impl Agreement {
     pub(crate) fn new(prior: Prior) -> Self {
-        Self { prior, classes: Default::default() }
+        Self { prior, classes: Default::default(), rejections: 0.0, expected: 0.0 }
     }
 
     /// A guess with this run was judged.
     pub(crate) fn observe(&mut self, run: u32, was_right: bool) {
-        let class = &mut self.classes[run_class(run)];
+        let i = run_class(run);
+        let rejection = f64::from(u8::from(!was_right));
+        self.expected = self.expected * DECAY + self.prior[i];
+        self.rejections = self.rejections * DECAY + rejection;
+        let class = &mut self.classes[i];
         class.exposures = class.exposures * DECAY + 1.0;
-        class.rejections = class.rejections * DECAY + f64::from(u8::from(!was_right));
+        class.rejections = class.rejections * DECAY + rejection;
     }
 
     /// The probability that a guess with this run is wrong, 0 to 1 exclusive.
     pub(crate) fn hazard(&self, run: u32) -> f64 {
         let i = run_class(run);
         let Class { exposures, rejections } = self.classes[i];
-        let hazard = (self.prior[i] * PRIOR_WEIGHT + rejections) / (PRIOR_WEIGHT + exposures);
+        let level = (LEVEL_WEIGHT + self.rejections) / (LEVEL_WEIGHT + self.expected);
+        let prior = (self.prior[i] * level).min(1.0);
+        let hazard = (prior * PRIOR_WEIGHT + rejections) / (PRIOR_WEIGHT + exposures);
         hazard.clamp(LEAST, 1.0 - LEAST)
     }
 }
@@ -62,7 +75,9 @@ mod tests {
         assert_eq!(agreement.hazard(9), 0.5);
         (0..400).for_each(|i| agreement.observe(9, i % 10 != 0));
         assert!((agreement.hazard(9) - 0.1).abs() < 0.03, "{}", agreement.hazard(9));
-        assert_eq!(agreement.hazard(4), 0.5, "other runs are another matter");
+        assert!(agreement.hazard(4) < 0.15, "a source that suits the text suits it everywhere");
+        (0..40).for_each(|_| agreement.observe(4, false));
+        assert!(agreement.hazard(4) > 0.8 && agreement.hazard(9) < 0.2, "but runs are told apart");
         (0..200).for_each(|_| agreement.observe(9, false));
         assert!(agreement.hazard(9) > 0.8);
         (0..5000).for_each(|_| agreement.observe(9, true));

@@ -31,6 +31,8 @@ pub struct Pace {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
+    /// Of the calls measured, on average: they may have had fewer than the step's.
+    rows: f64,
     seconds: f64,
     /// 0 for never measured, 1 for just now.
     belief: f64,
@@ -92,35 +94,37 @@ impl Staircase {
         // The time of one row is what everything else is compared with: it is never forgotten.
         self.steps.iter_mut().skip(1).for_each(|step| step.belief *= FADE);
         let step = &mut self.steps[at];
-        step.seconds = if step.belief > 0.0 { change(step.seconds, seconds) } else { seconds };
+        if step.belief > 0.0 {
+            step.seconds = change(step.seconds, seconds);
+            step.rows += NEW * (f64::from(n_rows) - step.rows);
+        } else {
+            (step.seconds, step.rows) = (seconds, f64::from(n_rows));
+        }
         step.belief = 1.0;
     }
 
     /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
     fn time(&self, n_rows: u32) -> f64 {
         let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
-        let Step { seconds, belief } = self.steps[at];
-        let guessed = if belief < 1.0 { self.between(at) } else { seconds };
+        let Step { seconds, belief, .. } = self.steps[at];
+        let guessed = if belief < 1.0 { self.between(at, f64::from(n_rows)) } else { seconds };
         belief * seconds + (1.0 - belief) * guessed
     }
 
-    /// What the measured steps on either side suggest for a step.
-    fn between(&self, at: usize) -> f64 {
+    /// What the measured steps on either side suggest for a call with so many rows.
+    fn between(&self, at: usize, rows: f64) -> f64 {
         let known = |i: &usize| self.steps[*i].belief > 0.0;
-        let (below, above) = ((0..at).rev().find(known), (at + 1..ROWS.len()).find(known));
-        let rows = |i: usize| f64::from(ROWS[i]);
+        let below = (0..at).rev().find(known).map(|i| self.steps[i]);
+        let above = (at + 1..ROWS.len()).find(known).map(|i| self.steps[i]);
+        let by_prior = |step: Step| {
+            step.seconds * (1.0 + PRIOR_ROW * (rows - 1.0)) / (1.0 + PRIOR_ROW * (step.rows - 1.0))
+        };
         match (below, above) {
-            (Some(a), Some(b)) => {
-                let (low, high) = (self.steps[a].seconds, self.steps[b].seconds);
-                let share = (rows(at) - rows(a)) / (rows(b) - rows(a));
-                low + (high - low).max(0.0) * share
+            (Some(low), Some(high)) => {
+                let share = (rows - low.rows) / (high.rows - low.rows);
+                low.seconds + (high.seconds - low.seconds).max(0.0) * share
             }
-            (Some(a), None) => {
-                self.steps[a].seconds * (1.0 + PRIOR_ROW * (rows(at) - 1.0)) / (1.0 + PRIOR_ROW * (rows(a) - 1.0))
-            }
-            (None, Some(b)) => {
-                self.steps[b].seconds * (1.0 + PRIOR_ROW * (rows(at) - 1.0)) / (1.0 + PRIOR_ROW * (rows(b) - 1.0))
-            }
+            (Some(step), None) | (None, Some(step)) => by_prior(step),
             (None, None) => self.steps[at].seconds,
         }
     }
