@@ -14,6 +14,9 @@ use crate::line::LineModel;
 use crate::oracle::Oracle;
 use crate::workload::{N_VOCAB, Workload};
 
+/// Prompt and answer of the probe.
+const PROBE: Token = Token(0);
+
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
@@ -49,7 +52,8 @@ pub struct StageUse {
     pub stats: stage::Stats,
 }
 
-/// Runs a job on a line. The same arguments give the same forecast.
+/// Runs a job on a line, after one token that only tells the front how fast the line is, as a real front's probe does.
+/// The same arguments give the same forecast.
 ///
 /// # Panics
 /// If a workload has no prompt or no answer, if the line's stages and links do not fit, or if anything is answered that
@@ -59,7 +63,7 @@ pub fn run(line: &LineModel, job: Job<'_>, speculate: &Speculate) -> Forecast {
     assert_eq!(line.links.len(), line.stages.len() + 1, "a line has one link more than stages");
     let mut run = Run::new(line, job, speculate);
     run.scheduler.line_up(Duration::ZERO);
-    (0..job.clients.max(1)).for_each(|_| run.submit_next());
+    run.submit_probe();
     run.after_front();
     while let Some(((at, _), happening)) = run.agenda.pop_first() {
         run.now = at;
@@ -92,6 +96,13 @@ struct Run<'a> {
     n_planned: u64,
     /// Requests that have not started.
     coming: VecDeque<usize>,
+    clients: usize,
+    /// The probe, while it runs.
+    probe: Option<RequestId>,
+    /// When the probe was answered.
+    started: Duration,
+    /// When the last answer ended.
+    ended: Duration,
     running: BTreeMap<RequestId, (usize, Vec<Token>)>,
     timings: Vec<Timings>,
 }
@@ -107,7 +118,8 @@ impl<'a> Run<'a> {
             assert!(!workload.answer.is_empty(), "a workload has an answer");
             Script { n_prompt: workload.prompt.len(), answer: workload.answer.clone() }
         };
-        let scripts = Arc::new(job.workloads.iter().map(script).collect::<Vec<_>>());
+        let probe = Script { n_prompt: 1, answer: vec![PROBE] };
+        let scripts = Arc::new(job.workloads.iter().map(script).chain([probe]).collect::<Vec<_>>());
         let stage = |index| {
             let engine = ScriptEngine::new(
                 (index, n_stages),
@@ -129,23 +141,26 @@ impl<'a> Run<'a> {
             agenda: BTreeMap::new(),
             n_planned: 0,
             coming: (0..job.workloads.len()).collect(),
+            clients: job.clients.max(1),
+            probe: None,
+            started: Duration::ZERO,
+            ended: Duration::ZERO,
             running: BTreeMap::new(),
             timings: Vec::new(),
         }
+    }
+
+    fn submit_probe(&mut self) {
+        let id = self.scheduler.submit(request(&[PROBE], self.workloads.len(), 1), self.now);
+        self.probe = id.ok();
     }
 
     fn submit_next(&mut self) {
         let Some(index) = self.coming.pop_front() else { return };
         let workload = &self.workloads[index];
         let request = Request {
-            prompt: workload.prompt.clone(),
-            sampler: SamplerParams::default(),
-            seed: index as u64,
-            choice: 0,
-            max_tokens: Some(workload.answer.len() as u32),
-            ignore_eos: true,
-            top_logprobs: None,
             prediction: workload.prediction.clone(),
+            ..request(&workload.prompt, index, workload.answer.len())
         };
         let oracle = workload.agreement.map(|agreement| {
             Box::new(Oracle::new(agreement, workload.answer.clone())) as Box<dyn Proposer>
@@ -178,7 +193,6 @@ impl<'a> Run<'a> {
             Happening::Report(from, report) => {
                 let heard = self.scheduler.handle_report(from, report, self.now);
                 heard.expect("stages that follow the rules are believed");
-                if std::env::var("TRACE").is_ok() { for q in self.scheduler.sequences() { println!("{:?} pos {} plan {:?} fl {}", self.now, q.positions, q.plan, q.windows_in_flight);} }
                 self.after_front();
             }
         }
@@ -200,6 +214,12 @@ impl<'a> Run<'a> {
 
     fn tell(&mut self, id: RequestId, event: Event) {
         match event {
+            Event::Done { .. } if self.probe == Some(id) => {
+                self.probe = None;
+                self.started = self.now;
+                (0..self.clients).for_each(|_| self.submit_next());
+            }
+            Event::Started { .. } | Event::Tokens { .. } if self.probe == Some(id) => {}
             Event::Started { .. } => {}
             Event::Tokens { tokens, .. } => {
                 let (_, answer) = self.running.get_mut(&id).expect("a request that runs");
@@ -209,6 +229,7 @@ impl<'a> Run<'a> {
                 let (index, answer) = self.running.remove(&id).expect("a request that runs");
                 assert_eq!(answer, self.workloads[index].answer, "the answer is the text, however it is guessed");
                 self.timings.push(timings);
+                self.ended = self.now;
                 self.submit_next();
             }
             Event::Failed(failure) => panic!("nothing fails on a line without faults: {failure}"),
@@ -241,21 +262,35 @@ impl<'a> Run<'a> {
 
     fn conclude(self) -> Forecast {
         assert!(self.coming.is_empty() && self.running.is_empty(), "every request is answered");
-        let elapsed = self.now.as_secs_f64().max(f64::MIN_POSITIVE);
+        let elapsed = self.ended.saturating_sub(self.started);
+        let seconds = elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         let n_tokens: usize = self.workloads.iter().map(|workload| workload.answer.len()).sum();
         let decoded: u32 = self.timings.iter().map(|t| t.generated_tokens.saturating_sub(1)).sum();
         let decoding: Duration = self.timings.iter().map(|t| t.generation_time).sum();
         let stages = self.stages.iter().map(|stage| StageUse {
-            busy: stage.busy.as_secs_f64() / elapsed,
+            busy: stage.busy.as_secs_f64() / seconds,
             stats: *stage.core.stats(),
         });
         Forecast {
-            tokens_per_second: n_tokens as f64 / elapsed,
+            tokens_per_second: n_tokens as f64 / seconds,
             decode_rate: f64::from(decoded) / decoding.as_secs_f64().max(f64::MIN_POSITIVE),
-            elapsed: self.now,
+            elapsed,
             stages: stages.collect(),
             stats: self.scheduler.stats(),
             timings: self.timings,
         }
+    }
+}
+
+fn request(prompt: &[Token], script: usize, n_answer: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        sampler: SamplerParams::default(),
+        seed: script as u64,
+        choice: 0,
+        max_tokens: Some(n_answer as u32),
+        ignore_eos: true,
+        top_logprobs: None,
+        prediction: None,
     }
 }

@@ -20,6 +20,8 @@ const MOST_CHANGE: f64 = 3.0;
 /// What is not measured again is believed less with each call, so that a width given up after a bad hour is tried
 /// again: half after some 350 calls.
 const FADE: f64 = 0.998;
+/// What is believed less than this counts as never measured.
+const FORGOTTEN: f64 = 0.05;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -94,7 +96,7 @@ impl Staircase {
         // The time of one row is what everything else is compared with: it is never forgotten.
         self.steps.iter_mut().skip(1).for_each(|step| step.belief *= FADE);
         let step = &mut self.steps[at];
-        if step.belief > 0.0 {
+        if step.belief > FORGOTTEN {
             step.seconds = change(step.seconds, seconds);
             step.rows += NEW * (f64::from(n_rows) - step.rows);
         } else {
@@ -106,25 +108,31 @@ impl Staircase {
     /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
     fn time(&self, n_rows: u32) -> f64 {
         let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
-        let Step { seconds, belief, .. } = self.steps[at];
+        let Step { seconds, mut belief, .. } = self.steps[at];
+        if belief <= FORGOTTEN {
+            belief = 0.0;
+        }
         let guessed = if belief < 1.0 { self.between(at, f64::from(n_rows)) } else { seconds };
         belief * seconds + (1.0 - belief) * guessed
     }
 
-    /// What the measured steps on either side suggest for a call with so many rows.
+    /// What the measured steps on either side suggest for a call with so many rows. A wider call counts as if it had
+    /// filled its step: a width that seems cheaper than it is will be tried and measured, one that seems dearer would
+    /// not.
     fn between(&self, at: usize, rows: f64) -> f64 {
-        let known = |i: &usize| self.steps[*i].belief > 0.0;
+        let known = |i: &usize| self.steps[*i].belief > FORGOTTEN;
         let below = (0..at).rev().find(known).map(|i| self.steps[i]);
-        let above = (at + 1..ROWS.len()).find(known).map(|i| self.steps[i]);
-        let by_prior = |step: Step| {
-            step.seconds * (1.0 + PRIOR_ROW * (rows - 1.0)) / (1.0 + PRIOR_ROW * (step.rows - 1.0))
+        let above = (at + 1..ROWS.len()).find(known).map(|i| (f64::from(ROWS[i]), self.steps[i].seconds));
+        let by_prior = |seconds: f64, measured: f64| {
+            seconds * (1.0 + PRIOR_ROW * (rows - 1.0)) / (1.0 + PRIOR_ROW * (measured - 1.0))
         };
         match (below, above) {
-            (Some(low), Some(high)) => {
-                let share = (rows - low.rows) / (high.rows - low.rows);
-                low.seconds + (high.seconds - low.seconds).max(0.0) * share
+            (Some(low), Some((high_rows, high))) => {
+                let share = (rows - low.rows) / (high_rows - low.rows);
+                low.seconds + (high - low.seconds).max(0.0) * share
             }
-            (Some(step), None) | (None, Some(step)) => by_prior(step),
+            (Some(low), None) => by_prior(low.seconds, low.rows),
+            (None, Some((high_rows, high))) => by_prior(high, high_rows),
             (None, None) => self.steps[at].seconds,
         }
     }
@@ -181,6 +189,9 @@ mod tests {
         for _ in 0..2000 {
             pace.observe(&[timing(1, 1000)], None);
         }
+        pace.observe(&[timing(128, 20_000)], None);
+        pace.observe(&[timing(19, 5000)], None);
+        assert!((pace.slowest(16) - 0.003).abs() < 2e-4, "a step counts as filled: {}", pace.slowest(16));
         assert!(pace.slowest(4) < 0.005, "{}", pace.slowest(4));
     }
 }

@@ -7,11 +7,12 @@
 //! Windows of `w` rows leave with `d` in flight. Row `r` judges guess `r + 1`, so the verdict that ends the epoch is
 //! that of window `(J - 1) / w`, and window `m` is reached with probability `S_(m w)`. With `L` the loop time of a
 //! window and `t` its time in the slowest stage, verdict `m` comes at `T_m = L + m t` if `d` windows fill the loop
-//! (`d t >= L`), else in bursts of `d`: `T_m = L (1 + m / d) + (m mod d) t`. A correction finds the first stage busy
-//! with a stale window with probability `min(1, d t / L)` and waits for half of it. Then
+//! (`d t >= L`), else in bursts of `d`: `T_m = L (1 + m / d) + (m mod d) t`. With `d t <= L` the first stage is done with
+//! what it has when a verdict comes; with more in flight a correction finds a stale window there and waits for half of
+//! what is left of it on average. Then
 //!
 //! ```text
-//! E[T] = T_0 + sum_m S_(m w) (T_m - T_(m-1)) + P(rejected) min(1, d t / L) t / 2
+//! E[T] = T_0 + sum_m S_(m w) (T_m - T_(m-1)) + P(rejected) min(t, max(0, d t - L)) / 2
 //! ```
 //!
 //! By renewal the sequence gains `E[J] / E[T]` tokens per second. A window that is sent takes `t` of the slowest stage:
@@ -120,8 +121,8 @@ pub(crate) fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32
         }
     }
     let rejected = 1.0 - outlook.exhausted();
-    let busy = (f64::from(depth) * slowest / around.max(f64::MIN_POSITIVE)).min(1.0);
-    seconds += rejected * busy * slowest / 2.0;
+    let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
+    seconds += rejected * queued / 2.0;
     let stale = f64::from(depth - 1) * rejected;
     let needed = f64::from(n_live) * slowest * (windows + stale);
     rows += stale * f64::from(width);

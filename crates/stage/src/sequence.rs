@@ -114,6 +114,14 @@ impl Sequence {
         Some(Candidate { seq, slot: running.slot, n_rows, class, served: self.served, order: item.order })
     }
 
+    /// Rows computed at `base` and behind it: those that a window there will cut.
+    pub(crate) const fn n_beyond(&self, base: Position) -> u32 {
+        match &self.phase {
+            Phase::Running(running) => running.next.0.saturating_sub(base.0),
+            Phase::Waiting | Phase::Beginning(_) | Phase::Poisoned(_) => 0,
+        }
+    }
+
     /// Whether its `Open` waits for the engine's sampler.
     pub(crate) fn wants_sampler(&self) -> bool {
         let is_open = |item: &Item| matches!(item.frame.work, Work::Open(_));

@@ -19,8 +19,9 @@ pub struct Stats {
     pub stale_windows: u64,
     /// Their rows.
     pub stale_rows: u64,
-    /// Rows computed for nothing: of windows that became stale during the call, and on the tail those behind a
-    /// window's last committed row.
+    /// Rows computed for nothing: cut again for a later window, behind the last token of a sequence that ended here, or
+    /// of a sequence that was given up meanwhile. What a stage above the tail computed beyond a sequence's end it never
+    /// learns.
     pub wasted_rows: u64,
     /// Frames passed over because their sequence had been given up, had ended or was poisoned.
     pub passed_over: u64,
@@ -30,6 +31,14 @@ pub struct Stats {
     pub closed: u64,
     /// Faults reported.
     pub faults: u64,
+}
+
+impl Stats {
+    /// Share of the rows computed for nothing, 0 to 1.
+    #[must_use]
+    pub fn wasted_share(&self) -> f64 {
+        if self.rows == 0 { 0.0 } else { self.wasted_rows as f64 / self.rows as f64 }
+    }
 }
 
 /// What a stage holds and has not computed yet.

@@ -57,6 +57,7 @@ impl StageCore {
             sequence.busy = true;
             sequence.served = self.calls;
             let (slot, base) = (candidate.slot, base_of(&item.frame.work));
+            self.stats.wasted_rows += sequence.n_beyond(base) as u64;
             if self.slots.needs_cut(slot, base) {
                 batch.cuts.push(Cut { slot, len: base });
             }
@@ -131,8 +132,6 @@ impl StageCore {
                     let width = self.shape.row_width;
                     self.pass_on(item, &out[row * width..(row + span.n_rows) * width]);
                 }
-            } else {
-                self.stats.wasted_rows += span.n_rows as u64;
             }
             row += span.n_rows;
             self.settle(seq);
@@ -149,6 +148,10 @@ impl StageCore {
         sequence.busy = false;
         if let Phase::Running(running) = &mut sequence.phase {
             running.advance(span.base, span.n_rows, self.shape.rewind);
+        }
+        if sequence.given_up {
+            // Rows of a stale window are counted when they are cut, but nothing of this one is cut any more.
+            self.stats.wasted_rows += span.n_rows as u64;
         }
         !sequence.is_unwanted(&item.frame.work)
     }
@@ -171,7 +174,9 @@ impl StageCore {
             Work::Window(window) => {
                 let logits = |row: usize| engine.logits(first_row + row);
                 let mut verdict = tail.judge(window, &self.shape.end_tokens, logits);
-                self.stats.wasted_rows += (window.tokens.len() - verdict.tokens.len()) as u64;
+                if verdict.ended.is_some() {
+                    self.stats.wasted_rows += (window.tokens.len() - verdict.tokens.len()) as u64;
+                }
                 verdict.timings = timings;
                 Report::Verdict(Box::new(verdict))
             }
