@@ -62,8 +62,7 @@ impl Proposer for Oracle {
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
         let start = ask.tokens.len() - self.n_prompt;
         let in_flight = ask.n_committed - self.n_prompt..start.min(self.answer.len());
-        let mut is_right =
-            in_flight.into_iter().all(|i| ask.tokens[self.n_prompt + i] == self.answer[i]);
+        let mut is_right = in_flight.into_iter().all(|i| ask.tokens[self.n_prompt + i] == self.answer[i]);
         let mut tokens = Vec::new();
         for index in start..start + n {
             let (Some(guess), Some(&truth)) = (self.guess(index), self.answer.get(index)) else { break };

@@ -121,11 +121,8 @@ impl<'a> Run<'a> {
         let probe = Script { n_prompt: 1, answer: vec![PROBE] };
         let scripts = Arc::new(job.workloads.iter().map(script).chain([probe]).collect::<Vec<_>>());
         let stage = |index| {
-            let engine = ScriptEngine::new(
-                (index, n_stages),
-                (context, N_VOCAB, line.n_slots),
-                Arc::clone(&scripts),
-            );
+            let engine =
+                ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
             let core = StageCore::new(
                 stage::Engine::shape(&engine).clone(),
                 stage::Config { row_dtype: RowDtype::F32 },
@@ -162,9 +159,9 @@ impl<'a> Run<'a> {
             prediction: workload.prediction.clone(),
             ..request(&workload.prompt, index, workload.answer.len())
         };
-        let oracle = workload.agreement.map(|agreement| {
-            Box::new(Oracle::new(agreement, workload.answer.clone())) as Box<dyn Proposer>
-        });
+        let oracle = workload
+            .agreement
+            .map(|agreement| Box::new(Oracle::new(agreement, workload.answer.clone())) as Box<dyn Proposer>);
         let id = self.scheduler.submit_with(request, oracle.into_iter().collect(), self.now);
         self.running.insert(id.expect("a workload fits the line made for it"), (index, Vec::new()));
     }
@@ -227,7 +224,10 @@ impl<'a> Run<'a> {
             }
             Event::Done { timings, .. } => {
                 let (index, answer) = self.running.remove(&id).expect("a request that runs");
-                assert_eq!(answer, self.workloads[index].answer, "the answer is the text, however it is guessed");
+                assert_eq!(
+                    answer, self.workloads[index].answer,
+                    "the answer is the text, however it is guessed"
+                );
                 self.timings.push(timings);
                 self.ended = self.now;
                 self.submit_next();
@@ -267,10 +267,10 @@ impl<'a> Run<'a> {
         let n_tokens: usize = self.workloads.iter().map(|workload| workload.answer.len()).sum();
         let decoded: u32 = self.timings.iter().map(|t| t.generated_tokens.saturating_sub(1)).sum();
         let decoding: Duration = self.timings.iter().map(|t| t.generation_time).sum();
-        let stages = self.stages.iter().map(|stage| StageUse {
-            busy: stage.busy.as_secs_f64() / seconds,
-            stats: *stage.core.stats(),
-        });
+        let stages = self
+            .stages
+            .iter()
+            .map(|stage| StageUse { busy: stage.busy.as_secs_f64() / seconds, stats: *stage.core.stats() });
         Forecast {
             tokens_per_second: n_tokens as f64 / seconds,
             decode_rate: f64::from(decoded) / decoding.as_secs_f64().max(f64::MIN_POSITIVE),

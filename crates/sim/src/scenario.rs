@@ -206,7 +206,8 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
 
 /// Any mix of sources; width and depth left to the controller, or any.
 fn draw_speculate(plan: &Plan, random: &mut Random) -> Speculate {
-    let mixes: [&[Source]; 3] = [&[Source::Suffix], &[Source::Predicted], &[Source::Predicted, Source::Suffix]];
+    let mixes: [&[Source]; 3] =
+        [&[Source::Suffix], &[Source::Predicted], &[Source::Predicted, Source::Suffix]];
     let sources = match random.between(0, 5) {
         0 => Sources::Off,
         1..=3 => Sources::Auto,

@@ -52,12 +52,7 @@ struct Link {
 
 impl Chain {
     /// Sources beyond [`MAX_SOURCES`] are left out.
-    pub(crate) fn new(
-        sources: Vec<Box<dyn Proposer>>,
-        order: Order,
-        n_vocab: u32,
-        prompt: &[Token],
-    ) -> Self {
+    pub(crate) fn new(sources: Vec<Box<dyn Proposer>>, order: Order, n_vocab: u32, prompt: &[Token]) -> Self {
         let mut tally = Tally::default();
         let mut links = Vec::new();
         for mut source in sources.into_iter().take(MAX_SOURCES) {

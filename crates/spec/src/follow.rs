@@ -46,9 +46,8 @@ impl<T: Copy> Ahead<T> {
         ask: &Ask<'_>,
         mut step: impl FnMut(T, &[Token]) -> T,
     ) -> (Self, T) {
-        let holds = |ahead: &Self| {
-            ahead.epoch == ask.epoch && (ask.n_committed..=ask.n_sent).contains(&ahead.n_seen)
-        };
+        let holds =
+            |ahead: &Self| ahead.epoch == ask.epoch && (ask.n_committed..=ask.n_sent).contains(&ahead.n_seen);
         let mut ahead =
             before.filter(holds).unwrap_or(Self { epoch: ask.epoch, n_seen: ask.n_committed, at: here });
         while ahead.n_seen < ask.n_sent {

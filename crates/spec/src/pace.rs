@@ -80,7 +80,13 @@ impl Pace {
     /// Time of a window of `n_rows` around the line if it waits nowhere.
     #[must_use]
     pub fn loop_time(&self, n_rows: u32) -> f64 {
-        self.links.unwrap_or(0.0) + self.stages.iter().map(|stage| stage.time(n_rows)).sum::<f64>()
+        self.links.unwrap_or(0.0) + self.inside(n_rows)
+    }
+
+    /// Time of a window of `n_rows` in all stages together.
+    #[must_use]
+    pub fn inside(&self, n_rows: u32) -> f64 {
+        self.stages.iter().map(|stage| stage.time(n_rows)).sum()
     }
 
     /// Time of a window of `n_rows` in the slowest stage.

@@ -15,11 +15,14 @@
 //! E[T] = T_0 + sum_m S_(m w) (T_m - T_(m-1)) + P(rejected) min(t, max(0, d t - L)) / 2
 //! ```
 //!
-//! By renewal the sequence gains `E[J] / E[T]` tokens per second. A window that is sent takes `t` of the slowest stage:
-//! `B = t (live windows + (d - 1) P(rejected))` per epoch, and with `n` sequences the stage serves each an n-th of its
-//! time, so an epoch takes `max(E[T], n B)`. Plain decoding is `w = d = 1` without guesses: `max(L(1), n t(1))`.
+//! By renewal the sequence gains `E[J] / E[T]` tokens per second. A window that is sent takes `t` of the slowest stage,
+//! `B = t (live windows + (d - 1) P(rejected))` per epoch.
 //!
-//! The rest of the line (other stages, links) is idle enough: what fills first is the slowest stage.
+//! With `n` sequences that do the same, a stage is busy with the others for a share `rho = (n - 1) B / T` of the time.
+//! A window waits in each stage for `t rho / (2 (1 - rho))`, as in an M/D/1 queue (windows of one burst wait together),
+//! and an epoch takes at least `n B`. Plain decoding serves `b` sequences in one call where that pays. Guesses of
+//! several sequences seldom fit one call, so none are assumed to: a crowded line is left to plain decoding rather too
+//! early.
 
 use crate::pace::Pace;
 
@@ -32,6 +35,8 @@ pub const DEPTHS_TRIED: [u32; 15] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32
 const MAX_WINDOWS: usize = 384;
 /// What is reached less often than this changes nothing.
 const NEVER: f64 = 1e-3;
+/// A stage busier than this is as good as full: queues are long, but not endless as the formula has it.
+const MOST_BUSY: f64 = 0.95;
 
 /// What is known about the next guesses.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,8 +93,48 @@ pub(crate) struct Yield {
 
 /// The yield of plain decoding with `n_live` sequences on the line.
 pub(crate) fn plain(pace: &Pace, n_live: u32) -> Yield {
-    let seconds = pace.loop_time(1).max(f64::from(n_live) * pace.slowest(1));
+    let shared = WIDTHS.into_iter().filter(|&shared| shared <= n_live.max(1));
+    let seconds = shared
+        .map(|shared| {
+            let slowest = pace.slowest(shared);
+            let alone = Alone {
+                seconds: pace.loop_time(shared),
+                bursts: 1.0,
+                inside: pace.inside(shared),
+                work: slowest,
+            };
+            alone.among(f64::from(n_live) / f64::from(shared))
+        })
+        .fold(f64::INFINITY, f64::min);
     Yield { rate: 1.0 / seconds.max(f64::MIN_POSITIVE), waste: 0.0 }
+}
+
+/// An epoch on an idle line.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    /// Its time.
+    seconds: f64,
+    /// Times that it waits for a whole loop.
+    bursts: f64,
+    /// Time of a window in all stages together.
+    inside: f64,
+    /// Time that it takes of the slowest stage.
+    work: f64,
+}
+
+impl Alone {
+    /// Its time among `n` equals.
+    fn among(self, n: f64) -> f64 {
+        let others = (n - 1.0).max(0.0) * self.work;
+        let mut seconds = self.seconds;
+        // Converges within a few percent in so many steps; the choice does not need more.
+        for _ in 0..6 {
+            let busy = (others / seconds.max(f64::MIN_POSITIVE)).min(MOST_BUSY);
+            let waits = self.bursts * self.inside * busy / (2.0 * (1.0 - busy));
+            seconds = (seconds + self.seconds + waits) / 2.0;
+        }
+        seconds.max(n * self.work)
+    }
 }
 
 /// The yield of windows of `width` rows, `depth` of them in flight. See the module.
@@ -124,9 +169,11 @@ pub(crate) fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32
     let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
     seconds += rejected * queued / 2.0;
     let stale = f64::from(depth - 1) * rejected;
-    let needed = f64::from(n_live) * slowest * (windows + stale);
     rows += stale * f64::from(width);
-    Yield { rate: tokens / seconds.max(needed).max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
+    let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
+    let alone = Alone { seconds, bursts, inside: pace.inside(width), work: slowest * (windows + stale) };
+    let seconds = alone.among(f64::from(n_live));
+    Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
 }
 
 #[cfg(test)]
@@ -160,7 +207,8 @@ mod tests {
     fn it_agrees_with_the_ceilings_of_the_design() {
         // Stage time 5 ms for one row, a share `f` of it for each row more; agreement; plain, serial, pipelined.
         // The design's serial windows are those of these widths; its pipeline restarts without a residual wait.
-        let cases = [(0.15, 0.8, 16.7, 51.5, 68.6), (0.5, 0.8, 16.7, 33.6, 62.1), (0.15, 0.6, 16.7, 32.0, 37.7)];
+        let cases =
+            [(0.15, 0.8, 16.7, 51.5, 68.6), (0.5, 0.8, 16.7, 33.6, 62.1), (0.15, 0.6, 16.7, 32.0, 37.7)];
         for (f, agreement, expected_plain, serial, pipelined) in cases {
             let pace = pace(|rows| (5000.0 * (1.0 + f * f64::from(rows - 1))) as u32);
             assert!((plain(&pace, 1).rate - expected_plain).abs() < 0.05);

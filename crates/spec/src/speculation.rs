@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use protocol::{End, Epoch, Token, Verdict, Window, WindowId};
 
+use crate::VerdictFault;
 use crate::chain::{Chain, Guess, Tag};
 use crate::controller::{Controller, MAX_DEPTH, Plan};
 use crate::pace::Pace;
@@ -16,10 +17,12 @@ use crate::plan::{Outlook, plain};
 use crate::proposer::{Draft, Proposer};
 use crate::strategy::Speculate;
 use crate::tally::Tally;
-use crate::VerdictFault;
 
 /// Guesses looked at to choose a width and a depth. Where there are as many, more of the kind are expected.
 const HORIZON: usize = 64;
+
+/// A verdict that takes longer than so many loops has waited for something that guessing has no part in.
+const MOST_LOOPS: f64 = 4.0;
 
 /// The line as one sequence sees it.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +88,7 @@ pub struct Speculation {
     chain: Chain,
     controller: Controller,
     plan: Plan,
+    n_prompt: usize,
     /// Where each guess in flight comes from and how far ahead it was when it was sent.
     tags: VecDeque<(Tag, usize)>,
     /// When each window without a verdict left.
@@ -107,6 +111,7 @@ impl Speculation {
         let (mut sources, order) = speculate.sources(prediction);
         sources.extend(own);
         Self {
+            n_prompt: prompt.len(),
             chain: Chain::new(sources, order, setup.n_vocab, &prompt),
             pipeline: Pipeline::new(setup, prompt),
             controller: Controller::new(speculate.reach),
@@ -183,8 +188,11 @@ impl Speculation {
             self.tags.clear();
         }
         if !self.chain.is_empty() && line.pace.is_known() {
-            let took = now.saturating_sub(self.waiting_since);
+            // The first one waited for the prompt, and any may have waited for that of another: that is nobody's fault.
+            let most = Duration::from_secs_f64(MOST_LOOPS * line.pace.loop_time(self.plan.width));
+            let took = now.saturating_sub(self.waiting_since).min(most);
             let plain = plain(line.pace, line.n_live);
+            let guessed = guessed && n_before > self.n_prompt;
             self.controller.observe(verdict.tokens.len() as u32, took, guessed, plain);
         }
         self.waiting_since = now;

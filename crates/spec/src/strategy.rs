@@ -129,11 +129,10 @@ impl fmt::Display for Sources {
         match self {
             Self::Off => f.write_str("off"),
             Self::Auto => f.write_str("auto"),
-            Self::List(list) => {
-                list.iter().enumerate().try_for_each(|(i, source)| {
-                    write!(f, "{}{source}", if i == 0 { "" } else { "," })
-                })
-            }
+            Self::List(list) => list
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, source)| write!(f, "{}{source}", if i == 0 { "" } else { "," })),
         }
     }
 }
@@ -148,7 +147,10 @@ mod tests {
             assert_eq!(text.parse::<Sources>().unwrap().to_string(), text);
         }
         let error = |text: &str| text.parse::<Sources>().unwrap_err().to_string();
-        assert_eq!(error("psychic"), "\"psychic\" is no source of guesses: use auto, off, or a list of suffix and predicted");
+        assert_eq!(
+            error("psychic"),
+            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix and predicted"
+        );
         assert_eq!(error("suffix,suffix"), "suffix is listed twice");
     }
 }

@@ -86,7 +86,9 @@ impl Proposer for Suffix {
         });
         self.ahead = Some(ahead);
         match reader.follow {
-            Some(follow) if n > 0 && follow.place < ask.tokens.len() => Answer::Guesses(copy(ask.tokens, follow, n)),
+            Some(follow) if n > 0 && follow.place < ask.tokens.len() => {
+                Answer::Guesses(copy(ask.tokens, follow, n))
+            }
             _ => Answer::Nothing,
         }
     }

@@ -69,7 +69,8 @@ impl Requests {
             let proposer = Proposer::new(self.random.fork(), self.limits.n_vocab, self.limits.end_token);
             own.push(Box::new(Adversary::new(proposer, truth.to_vec())));
         }
-        let prediction = self.random.percent(50).then(|| Self::expectation(&mut self.random, self.limits.n_vocab, truth));
+        let prediction =
+            self.random.percent(50).then(|| Self::expectation(&mut self.random, self.limits.n_vocab, truth));
         match self.scheduler.submit_with(Request { prediction, ..ask.request() }, own, now) {
             Ok(id) => {
                 self.ids.insert(id, request);

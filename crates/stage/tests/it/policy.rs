@@ -143,7 +143,11 @@ fn a_window_that_became_stale_during_its_call_is_not_passed_on() {
     assert_eq!(said.len(), 2, "the open, and the new epoch's window: {said:?}");
     let stats = stage.core.stats();
     assert_eq!((stats.windows, stats.stale_windows, stats.stale_rows), (2, 1, 1));
-    assert_eq!((stats.rows, stats.wasted_rows), (3, 1), "the anchor's row stands, the guess behind it was cut");
+    assert_eq!(
+        (stats.rows, stats.wasted_rows),
+        (3, 1),
+        "the anchor's row stands, the guess behind it was cut"
+    );
 }
 
 #[test]
