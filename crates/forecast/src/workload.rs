@@ -99,7 +99,7 @@ impl Kind {
                 if self == Self::Predicted {
                     prediction = Some(source);
                 }
-                return Workload { prediction, ..writer.finish(self, n_prompt) };
+                Workload { prediction, ..writer.finish(self, n_prompt) }
             }
             Self::Json => {
                 let keys: Vec<_> = (0..40).map(|_| writer.fresh()).collect();

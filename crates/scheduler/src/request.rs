@@ -149,7 +149,7 @@ pub struct Timings {
     /// Of those, confirmed.
     pub accepted: u32,
     /// Guesses by source and by distance.
-    pub guesses: Tally,
+    pub guesses: Box<Tally>,
     /// Windows sent.
     pub windows: u32,
     /// Of those, answered by a verdict.

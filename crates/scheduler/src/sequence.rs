@@ -265,7 +265,7 @@ impl Meter {
             generation_time: last.saturating_sub(first),
             drafted: guessing.windows.proposed,
             accepted: guessing.windows.accepted,
-            guesses: guessing.tally,
+            guesses: Box::new(guessing.tally),
             windows: guessing.windows.windows,
             live_windows: guessing.windows.live_windows,
             stale_windows: guessing.windows.stale_windows,

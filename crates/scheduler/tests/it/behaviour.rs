@@ -6,7 +6,8 @@ use protocol::{End, Epoch, Fault, FaultKind, Report, SeqId, StageIndex, StageSta
 use protocol::{TokenLogprobs, Verdict};
 use scheduler::{Config, Event, Output, Refusal, ReportFault, RequestId, Scheduler, SequenceState, Timings};
 
-use spec::{InFlight, Tally};
+use scheduler::Request;
+use spec::{InFlight, Reach, Sources, Speculate};
 
 use crate::front::{Front, config, request, verdict};
 
@@ -352,7 +353,7 @@ fn timings_say_where_the_time_went() {
             stale_windows: 0,
             in_flight: InFlight { most: 1, sum_us: 135_000, time_us: 135_000 },
             epochs: 0,
-            guesses: Tally::default(),
+            guesses: Box::default(),
             loop_time: Duration::from_millis(45),
             ideal_time: Duration::from_micros(44_997),
             stages: vec![StageTiming { queue_us: 3, compute_us: 30, batch_rows: 6 }; 3],
@@ -360,4 +361,62 @@ fn timings_say_where_the_time_went() {
     );
     let stats = front.scheduler.stats();
     assert_eq!((stats.windows, stats.generated_tokens, stats.prefilled_tokens, stats.finished), (3, 3, 1, 1));
+}
+
+/// Three stages that guess from the prompt with windows of two rows, three of them in flight.
+fn guessing() -> Config {
+    let reach = Reach { width: Some(2), depth: Some(3), ..Reach::default() };
+    Config {
+        chunk_rows: 16,
+        speculate: Speculate { sources: Sources::Auto, reach },
+        ..Config::new(3, 2, 40, 100)
+    }
+}
+
+#[test]
+fn windows_run_ahead_and_a_contradiction_opens_an_epoch_at_once() {
+    let mut front = Front::new(guessing());
+    let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].map(Token).to_vec();
+    front.submit(Request { prompt, ..request(1, None) }).unwrap();
+    assert_eq!(
+        front.outputs()[2..],
+        [
+            "s0 chunk at 0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]",
+            "s0 window 0 at 10 [2, 3]",
+            "s0 window 1 at 12 [4, 5]",
+            "s0 window 2 at 14 [6, 7]",
+        ]
+    );
+    front.progress(0, 10).unwrap();
+    let right = Verdict { tokens: vec![Token(3), Token(4)], ..verdict(0, 0, 10, 3, None) };
+    front.report(2, Report::Verdict(Box::new(right))).unwrap();
+    assert_eq!(front.outputs(), ["s0 window 3 at 16 [8, 9]", "r0 tokens [3, 4]"]);
+    front.verdict(0, 1, 12, 50, None).unwrap();
+    let outputs = front.outputs();
+    assert_eq!(outputs[0], "s0 advance to e1", "the stages hear of it first");
+    assert_eq!(outputs[1], "s0 window 4 at 13 [50]", "nothing followed that token before");
+    assert_eq!(outputs[2..], ["r0 tokens [50]"]);
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.live_windows, stats.stale_windows, stats.epochs), (5, 2, 2, 1));
+    assert_eq!((stats.drafted, stats.accepted), (7, 2));
+    let suffix = stats.guesses.sources().next().expect("one source guessed");
+    assert_eq!((suffix.name, suffix.guesses.proposed, suffix.guesses.accepted), ("suffix", 7, 2));
+    let near: Vec<_> = stats.guesses.depths.iter().map(|depth| (depth.proposed, depth.accepted)).collect();
+    assert_eq!(near[..6], [(1, 1), (1, 1), (1, 0), (2, 0), (2, 0), (0, 0)]);
+}
+
+#[test]
+fn a_prediction_is_followed_and_must_be_of_the_vocabulary() {
+    let mut front = Front::new(guessing());
+    let predicting = |ids: &[i32]| Request {
+        prediction: Some(ids.iter().copied().map(Token).collect()),
+        ..request(2, None)
+    };
+    front.submit(predicting(&[30, 31, 32])).unwrap();
+    assert_eq!(
+        front.outputs()[3..],
+        ["s0 window 0 at 1 [2, 30]", "s0 window 1 at 3 [31, 32]"],
+        "and no further than it goes"
+    );
+    assert_eq!(front.submit(predicting(&[30, 100])), Err(Refusal::UnknownToken(Token(100))));
 }

@@ -15,7 +15,7 @@ use crate::line::{Line, sequential};
 /// Something that happens to a front.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit(Request),
+    Submit(Box<Request>),
     /// Cancels the request that came this many before the latest.
     Cancel(u64),
     /// The tail computes this many frames.
@@ -49,7 +49,7 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => request().prop_map(Step::Submit),
+        6 => request().prop_map(Box::new).prop_map(Step::Submit),
         2 => (0_u64..6).prop_map(Step::Cancel),
         12 => (1_u8..12).prop_map(Step::Compute),
         12 => (1_u8..12).prop_map(Step::Report),

@@ -1,0 +1,217 @@
+//! Guesses that come late, from elsewhere, with probabilities: by an event (a drafter on a thread) or with a verdict
+//! (the tail's own heads). Whatever comes and whenever, the tokens are those of sequential decoding.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use protocol::{Epoch, Position, Token, Verdict, Window};
+use spec::{
+    Answer, Ask, Block, Draft, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Sources, Speculate,
+    Speculation, Start,
+};
+
+use crate::tail::{Model, SEQ, Tail};
+
+/// Says "not yet" until a draft arrives, then what of the draft still fits.
+#[derive(Debug, Default)]
+struct Drafter {
+    draft: Option<Draft>,
+}
+
+impl Proposer for Drafter {
+    fn name(&self) -> &'static str {
+        "drafter"
+    }
+
+    fn prior(&self) -> Prior {
+        [0.5; RUNS.len() + 1]
+    }
+
+    fn begin(&mut self, _prompt: &[Token]) {}
+
+    fn commit(&mut self, _committed: &[Token]) {}
+
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+        None
+    }
+
+    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
+        let Some(draft) = self.draft.as_ref().filter(|draft| draft.epoch == ask.epoch) else {
+            return Answer::NotYet;
+        };
+        let base = draft.base.0 as usize;
+        let Some(known) = ask.tokens.len().checked_sub(base) else { return Answer::NotYet };
+        let Block { tokens, probabilities, .. } = &draft.block;
+        if known >= tokens.len() || tokens[..known] != ask.tokens[base..] {
+            return Answer::NotYet;
+        }
+        let end = tokens.len().min(known + n);
+        let block = Block {
+            tokens: tokens[known..end].to_vec(),
+            run: known as u32,
+            probabilities: probabilities.get(known..end).unwrap_or(&[]).to_vec(),
+        };
+        if block.tokens.is_empty() { Answer::Nothing } else { Answer::Guesses(block) }
+    }
+
+    fn handle_draft(&mut self, draft: Draft) {
+        self.draft = Some(draft);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    model: Model,
+    n_prompt: usize,
+    room: u32,
+    /// Percent of a draft's tokens that are right.
+    right: u8,
+    with_probabilities: bool,
+    width: Option<u32>,
+    depth: Option<u32>,
+    with_suffix: bool,
+    choices: Vec<u8>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let model = (2_u32..30, any::<u64>()).prop_map(|(n_vocab, seed)| Model { n_vocab, seed });
+    let reach = (prop::option::of(1_u32..=16), prop::option::of(1_u32..=16));
+    let choices = prop::collection::vec(any::<u8>(), 1..100);
+    (model, 1_usize..8, 1_u32..60, 0_u8..=100, any::<bool>(), reach, any::<bool>(), choices).prop_map(
+        |(model, n_prompt, room, right, with_probabilities, (width, depth), with_suffix, choices)| Case {
+            model,
+            n_prompt,
+            room,
+            right,
+            with_probabilities,
+            width,
+            depth,
+            with_suffix,
+            choices,
+        },
+    )
+}
+
+struct Run {
+    case: Case,
+    pace: Pace,
+    speculation: Speculation,
+    /// What is sent, to know what a drafter would continue.
+    optimistic: Vec<Token>,
+    tail: Tail,
+    line: VecDeque<Window>,
+    verdicts: VecDeque<Verdict>,
+    now: Duration,
+    n_choices: usize,
+}
+
+impl Run {
+    fn new(case: Case) -> Self {
+        let prompt: Vec<_> =
+            (0..case.n_prompt).map(|i| Token((i as u32 % case.model.n_vocab) as i32)).collect();
+        let limit = Position(case.n_prompt as u32 + case.room);
+        let max_in_flight = Speculation::max_in_flight();
+        let setup = Setup { seq: SEQ, n_vocab: case.model.n_vocab, limit, max_in_flight };
+        let sources = if case.with_suffix { Sources::Auto } else { Sources::Off };
+        let reach = Reach { width: case.width, depth: case.depth, ..Reach::default() };
+        let start = Start {
+            setup,
+            prompt: prompt.clone(),
+            prediction: None,
+            own: vec![Box::new(Drafter::default())],
+        };
+        Self {
+            speculation: Speculation::new(start, &Speculate { sources, reach }),
+            pace: Pace::new(3),
+            tail: Tail::new(case.model, &prompt, limit),
+            optimistic: prompt,
+            line: VecDeque::new(),
+            verdicts: VecDeque::new(),
+            now: Duration::ZERO,
+            n_choices: 0,
+            case,
+        }
+    }
+
+    fn choose(&mut self, n: usize) -> usize {
+        let choice = usize::from(self.case.choices[self.n_choices % self.case.choices.len()]);
+        self.n_choices += 1;
+        (choice + self.n_choices / self.case.choices.len()) % n
+    }
+
+    fn send(&mut self) -> bool {
+        let line = Line { pace: &self.pace, n_live: 1 };
+        let Some(window) = self.speculation.next_window(line, self.now) else { return false };
+        self.optimistic.truncate(window.base.0 as usize);
+        self.optimistic.extend(&window.tokens);
+        self.line.push_back(window);
+        true
+    }
+
+    /// A draft that continues what was sent comes, perhaps when that is out of date.
+    fn draft(&mut self) {
+        let mut tokens = self.optimistic.clone();
+        let mut probabilities = Vec::new();
+        for _ in 0..1 + self.choose(8) {
+            let truth = self.case.model.next(&tokens);
+            let is_right = self.choose(100) < usize::from(self.case.right);
+            tokens.push(if is_right { truth } else { Token((truth.0 + 1) % self.case.model.n_vocab as i32) });
+            probabilities.push(if is_right { 0.9 } else { 0.2 });
+        }
+        let base = Position(self.optimistic.len() as u32);
+        let tokens = tokens.split_off(self.optimistic.len());
+        let probabilities = if self.case.with_probabilities { probabilities } else { Vec::new() };
+        let block = Block { tokens, run: 0, probabilities };
+        let epoch = Epoch(self.speculation.epoch().0.saturating_sub((self.choose(4) == 0).into()));
+        assert!(self.speculation.handle_draft("drafter", Draft { epoch, base, block }));
+        assert!(!self.speculation.handle_draft("nobody", Draft { epoch, base, block: Block::default() }));
+    }
+
+    fn commit(&mut self) -> bool {
+        let Some(verdict) = self.verdicts.pop_front() else { return false };
+        self.now += Duration::from_millis(10);
+        let line = Line { pace: &self.pace, n_live: 1 };
+        let answered = self.speculation.handle_verdict(&verdict, line, self.now).expect("an honest tail");
+        self.pace.observe(&verdict.timings, Some(answered.under_way));
+        let committed = self.speculation.committed();
+        if answered.commit.opened.is_some() || self.optimistic.len() < committed.len() {
+            self.optimistic = committed.to_vec();
+        }
+        true
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn late_drafts_are_invisible(case in case()) {
+        let mut run = Run::new(case);
+        let limit = Position(run.case.n_prompt as u32 + run.case.room);
+        let (tokens, end) = run.case.model.sequential(&run.optimistic, limit);
+        while run.speculation.ended().is_none() {
+            if run.choose(3) == 0 {
+                run.draft();
+            }
+            let first = run.choose(3);
+            let moved = (0..3).any(|i| match (first + i) % 3 {
+                0 => run.send(),
+                1 => match run.line.pop_front() {
+                    Some(window) => { run.verdicts.extend(run.tail.handle(&window)); true }
+                    None => false,
+                },
+                _ => run.commit(),
+            });
+            prop_assert!(moved, "a sequence that has not ended can always go on");
+        }
+        prop_assert_eq!(run.speculation.committed(), &tokens[..]);
+        prop_assert_eq!(run.speculation.ended(), Some(end));
+        let (stats, tally) = (run.speculation.stats(), run.speculation.tally());
+        let by_source = tally.sources().map(|s| (s.guesses.proposed, s.guesses.accepted));
+        let by_source = by_source.fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));
+        let by_depth = tally.depths.iter().fold((0, 0), |sum, n| (sum.0 + n.proposed, sum.1 + n.accepted));
+        prop_assert_eq!(by_source, (stats.proposed.into(), stats.accepted.into()));
+        prop_assert_eq!(by_depth, by_source);
+    }
+}
