@@ -245,6 +245,7 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         max_tokens: Some(TOKENS as u32),
         ignore_eos: true,
         top_logprobs: None,
+        prediction: None,
     })?;
     // On this runtime's threads, as a server's answers are written.
     let hearing = tokio::spawn(async move {

@@ -254,6 +254,7 @@ pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {
         max_tokens: Some(max_tokens),
         ignore_eos: false,
         top_logprobs: None,
+        prediction: None,
     }
 }
 

@@ -108,7 +108,7 @@ impl World {
     fn step(&mut self, step: Step) {
         self.now += Duration::from_millis(1);
         match step {
-            Step::Submit(request) => self.submit(request),
+            Step::Submit(request) => self.submit(*request),
             Step::Cancel(back) => {
                 if let Some((&id, _)) = self.asked.iter().rev().nth(back as usize) {
                     self.scheduler.cancel(id, self.now);
@@ -194,7 +194,7 @@ impl World {
     /// As [`World::step`], for a scheduler that hears forged reports only.
     fn step_without_line(&mut self, step: Step) {
         match step {
-            Step::Submit(request) => self.submit(request),
+            Step::Submit(request) => self.submit(*request),
             Step::Cancel(back) => self.scheduler.cancel(RequestId(back), self.now),
             Step::Lose(ms) => {
                 self.scheduler.line_lost("test");
