@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use net::{Role, Shape};
 use protocol::RowDtype;
+use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{EnrollFlags, ServeFlags, SplitFlags, StageFlags, VerifyFlags};
 use crate::line_file::LineFile;
@@ -88,6 +89,10 @@ pub struct ServeArgs {
     pub relay: bool,
     /// How hidden rows travel.
     pub row_dtype: RowDtype,
+    /// Who guesses ahead, and how far.
+    pub speculate: Speculate,
+    /// Whether results must not depend on batch shape.
+    pub exact: bool,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
@@ -220,6 +225,33 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
     }
 }
 
+/// Who guesses ahead, and what is not left to the controller.
+fn speculate(sources: Option<&str>, width: Option<u32>, depth: Option<u32>) -> anyhow::Result<Speculate> {
+    let sources = match sources.unwrap_or("off").parse::<Sources>() {
+        Ok(sources) => sources,
+        Err(error) => return usage(format!("--speculate: {error}")),
+    };
+    for (flag, value, max) in [("--width", width, MAX_WIDTH), ("--depth", depth, MAX_DEPTH)] {
+        match value {
+            Some(n) if n == 0 || n > max => return usage(format!("{flag} must be 1 to {max}, not {n}")),
+            Some(_) if sources == Sources::Off => {
+                return usage(format!("{flag} says how far to guess: add --speculate auto"));
+            }
+            _ => {}
+        }
+    }
+    Ok(Speculate { sources, reach: Reach { width, depth, ..Reach::default() } })
+}
+
+fn exact(exact: Option<bool>, gpu_layers: Option<u32>) -> anyhow::Result<bool> {
+    match (exact.unwrap_or(false), gpu_layers) {
+        (true, Some(n)) if n > 0 => {
+            usage("--exact works on the CPU only: leave --gpu-layers out or set it to 0")
+        }
+        (exact, _) => Ok(exact),
+    }
+}
+
 /// Where to cut, from `--stages` and `--cuts`, which must agree when both are given.
 fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut>> {
     let stages = within("--stages", stages, MAX_STAGES)?;
@@ -283,6 +315,8 @@ impl ServeArgs {
             link: shape(flags.link)?,
             relay: flags.relay.unwrap_or(false),
             row_dtype: row_dtype(flags.row_dtype.as_deref())?,
+            speculate: speculate(flags.speculate.as_deref(), flags.width, flags.depth)?,
+            exact: exact(flags.exact, flags.gpu_layers)?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
         })

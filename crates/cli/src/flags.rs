@@ -185,6 +185,18 @@ pub(crate) struct ServeFlags {
     /// How hidden rows travel: f32 (exact), bf16, f16 or q8 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub(crate) row_dtype: Option<String>,
+    /// Guess ahead with these sources, in order: suffix, predicted; or auto, or off [default: off]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) speculate: Option<String>,
+    /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]
+    #[arg(long, value_name = "W")]
+    pub(crate) width: Option<u32>,
+    /// Windows under way at once, 1 to 16 [default: chosen from what is measured]
+    #[arg(long, value_name = "D")]
+    pub(crate) depth: Option<u32>,
+    /// Compute so that no result depends on what shares a batch with it; CPU only, slower prompts
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) exact: Option<bool>,
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -197,7 +209,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -262,12 +262,15 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
         build: signals::build(),
         plan: line_plan(args, prepared, addresses),
         stages: specs,
-        scheduler: scheduler::Config::new(
-            n_stages as u16,
-            args.parallel,
-            prepared.context,
-            prepared.vocab.n_tokens() as u32,
-        )
+        scheduler: scheduler::Config {
+            speculate: args.speculate.clone(),
+            ..scheduler::Config::new(
+                n_stages as u16,
+                args.parallel,
+                prepared.context,
+                prepared.vocab.n_tokens() as u32,
+            )
+        }
         .fit(prepared.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64),
         dial,
         heartbeat: Heartbeat::default(),
@@ -321,7 +324,7 @@ fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String
         max_rows: MAX_ROWS,
         row_dtype: args.row_dtype,
         kv: KvType::F16,
-        exact: false,
+        exact: args.exact,
     }
 }
 

@@ -159,18 +159,22 @@ fn reserved_names_say_that_they_come_later() {
     for words in lines {
         refused(parse(words), "later version");
     }
-    let flags = [
-        "--speculate auto",
-        "--width 4",
-        "--depth=2",
-        "--exact",
-        "--kv-type q8_0",
-        "--queue 9",
-        "--grace 1s",
-    ];
+    let flags = ["--kv-type q8_0", "--queue 9", "--grace 1s"];
     for flag in flags {
         refused(parse(&format!("serve m {flag}")), "later version");
     }
+}
+
+#[test]
+fn guessing_is_off_unless_asked_for() {
+    assert_eq!(serve("m").unwrap().speculate, spec::Speculate::off());
+    let pinned = serve("m --speculate predicted,suffix --width 4 --depth 2 --exact").unwrap();
+    assert_eq!((pinned.speculate.reach.width, pinned.speculate.reach.depth), (Some(4), Some(2)));
+    assert!(pinned.exact);
+    refused(serve("m --speculate mtp"), "suffix and predicted");
+    refused(serve("m --width 4"), "add --speculate");
+    refused(serve("m --speculate auto --width 17"), "--width must be 1 to 16");
+    refused(serve("m --exact --gpu-layers 3"), "CPU only");
 }
 
 #[test]

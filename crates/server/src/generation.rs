@@ -92,6 +92,8 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
     let Job { prompts, options, param, reading } = job;
     let seed = options.seed.unwrap_or_else(draw_seed);
     let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };
+    let expected = options.prediction.as_deref();
+    let prediction = expected.map(|text| model.tokenizer.tokenize(text, false, false));
     let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
     for prompt in &prompts {
         for choice in 0..options.n {
@@ -103,7 +105,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 max_tokens: options.max_tokens,
                 ignore_eos: options.ignore_eos,
                 top_logprobs: options.top_logprobs,
-                prediction: None,
+                prediction: prediction.clone(),
             };
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;

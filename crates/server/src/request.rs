@@ -53,6 +53,8 @@ pub(crate) struct Options {
     /// Absent: the rest of the context.
     pub max_tokens: Option<u32>,
     pub ignore_eos: bool,
+    /// What the client expects the answer to be; guesses are taken from it.
+    pub prediction: Option<String>,
     pub stops: Vec<String>,
     /// Alternatives per token; absent for no log-probabilities at all.
     pub top_logprobs: Option<u8>,
@@ -155,6 +157,7 @@ impl Options {
             seed: seed(fields)?,
             max_tokens: None,
             ignore_eos: fields.flag("ignore_eos")?,
+            prediction: prediction(fields)?,
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
             top_logprobs: None,
             n: fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32,
@@ -162,6 +165,20 @@ impl Options {
             include_usage,
         })
     }
+}
+
+/// The expected answer, as OpenAI's clients send it: one text, or parts of a text.
+fn prediction(fields: &Fields) -> Result<Option<String>, ApiError> {
+    const NAME: &str = "prediction";
+    let Some(object) = fields.object(NAME)? else { return Ok(None) };
+    let part = |value: &Value| value.get("text").and_then(Value::as_str).map(str::to_owned);
+    let text = match object.get("content") {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
+        _ => None,
+    };
+    let message = "`prediction.content` must be a text or a list of text parts";
+    text.map(Some).ok_or_else(|| ApiError::value(NAME, message))
 }
 
 /// At least `n`, which is the default; llama.cpp's clients write 0 for that.
