@@ -87,8 +87,11 @@ fn crowd(line: &LineModel, kind: Kind, clients: usize, speculate: &Speculate) ->
 
 #[test]
 fn running_ahead_yields_when_others_fill_the_line() {
-    for (line, what) in [(line(4, 5, 0.5, 10), "10 ms"), (line(2, 15, 1.0, 1), "1 ms")] {
-        for kind in Kind::ALL {
+    let few = [Kind::Copy, Kind::Code, Kind::Novel];
+    for (line, what, kinds) in
+        [(line(4, 5, 0.5, 10), "10 ms", &Kind::ALL[..]), (line(2, 15, 1.0, 1), "1 ms", &few)]
+    {
+        for &kind in kinds {
             for clients in [4, 8] {
                 let plain = crowd(&line, kind, clients, &Speculate::off());
                 let auto = crowd(&line, kind, clients, &Speculate::auto());

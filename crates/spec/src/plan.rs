@@ -31,10 +31,6 @@ pub const WIDTHS: [u32; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 /// Windows in flight tried.
 pub const DEPTHS_TRIED: [u32; 15] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64];
 
-/// Windows of an epoch looked at: with the least hazard and one row each, half of the epochs end before.
-const MAX_WINDOWS: usize = 384;
-/// What is reached less often than this changes nothing.
-const NEVER: f64 = 1e-3;
 /// A stage busier than this is as good as full: queues are long, but not endless as the formula has it.
 const MOST_BUSY: f64 = 0.95;
 
@@ -43,37 +39,29 @@ const MOST_BUSY: f64 = 0.95;
 pub(crate) struct Outlook {
     /// `S_0 = 1, S_1, ...`: the probability that so many guesses are all right.
     alive: Vec<f64>,
+    /// `S_0 + ... + S_(j - 1)` for each `j`.
+    sums: Vec<f64>,
     /// Hazard of the guesses beyond; none if there are no more.
     beyond: Option<f64>,
 }
 
 impl Outlook {
-    /// From the hazards of the next guesses; if `goes_on`, more like the last of them follow.
+    /// From the hazards of the next guesses, each between 0 and 1 and neither; if `goes_on`, more like the last of them
+    /// follow.
     pub(crate) fn new(hazards: impl IntoIterator<Item = f64>, goes_on: bool) -> Self {
-        let mut alive = vec![1.0];
-        let mut last = None;
+        let (mut alive, mut sums, mut last) = (vec![1.0], vec![0.0, 1.0], None);
         for hazard in hazards {
-            alive.push(alive[alive.len() - 1] * (1.0 - hazard));
+            let next = alive[alive.len() - 1] * (1.0 - hazard);
+            sums.push(sums[sums.len() - 1] + next);
+            alive.push(next);
             last = Some(hazard);
         }
-        Self { alive, beyond: last.filter(|_| goes_on) }
+        Self { alive, sums, beyond: last.filter(|_| goes_on) }
     }
 
     /// Whether there is anything to guess.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.alive.len() == 1
-    }
-
-    /// `S_j`; 0 where there are no more guesses.
-    fn alive(&self, j: usize) -> f64 {
-        match (self.alive.get(j), self.beyond) {
-            (Some(&alive), _) => alive,
-            (None, None) => 0.0,
-            (None, Some(hazard)) => {
-                let n = self.alive.len() - 1;
-                self.alive[n] * (1.0 - hazard).powi((j - n) as i32)
-            }
-        }
     }
 
     /// The probability that the guesses run out before one is wrong.
@@ -149,26 +137,38 @@ pub(crate) fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32
         _ => slowest,
     };
     let (mut tokens, mut seconds, mut windows, mut rows) = (0.0, around, 0.0, 0.0);
-    for m in 0..MAX_WINDOWS {
-        let reached = outlook.alive(m * w);
-        if m > 0 && reached < NEVER {
-            break;
-        }
+    let n = outlook.alive.len();
+    for m in 0..n.div_ceil(w) {
+        let reached = outlook.alive[m * w];
         if m > 0 {
             seconds += reached * gap(m);
         }
         windows += reached;
         // The token at row r is committed if the guesses up to it are right.
-        for r in 0..w {
-            let alive = outlook.alive(m * w + r);
-            tokens += alive;
-            rows += if alive > 0.0 { reached } else { 0.0 };
-        }
+        let end = if outlook.beyond.is_some() { (m + 1) * w } else { n.min((m + 1) * w) };
+        tokens += outlook.sums[end.min(n)] - outlook.sums[m * w];
+        rows += reached * (end - m * w) as f64;
+    }
+    if let Some(hazard) = outlook.beyond {
+        // From here on everything is a geometric series.
+        let right = 1.0 - hazard;
+        tokens += outlook.alive[n - 1] * right / hazard;
+        let first = n.div_ceil(w) * w;
+        let reached = outlook.alive[n - 1] * right.powi((first - (n - 1)) as i32);
+        let more = reached / (1.0 - right.powi(w as i32));
+        windows += more;
+        rows += more * f64::from(width);
+        seconds += more * if fills { slowest } else { around / f64::from(depth) };
     }
     let rejected = 1.0 - outlook.exhausted();
-    let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
+    // The tail knows a contradiction before anybody: where it is the only stage nothing stale is ever computed.
+    let (queued, stale) = if pace.n_stages() == 1 {
+        (0.0, 0.0)
+    } else {
+        let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
+        (queued, f64::from(depth - 1) * rejected)
+    };
     seconds += rejected * queued / 2.0;
-    let stale = f64::from(depth - 1) * rejected;
     rows += stale * f64::from(width);
     let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
     let alone = Alone { seconds, bursts, inside: pace.inside(width), work: slowest * (windows + stale) };
