@@ -20,7 +20,7 @@ use crate::{Submission, limits};
 #[derive(Debug)]
 pub(crate) enum Step {
     Delta(Delta),
-    End(Ending),
+    End(Box<Ending>),
 }
 
 /// More of a turn.
@@ -192,7 +192,7 @@ impl Generation {
             Some(timings) => self.metrics.ended(finish, self.queued, timings),
             None => self.metrics.stopped(finish),
         }
-        Step::End(Ending {
+        Step::End(Box::new(Ending {
             delta: std::mem::take(&mut self.ready),
             finish,
             stop: self.text.stop().map(str::to_owned),
@@ -200,7 +200,7 @@ impl Generation {
             completion: self.text.n_tokens(),
             reasoning: self.reasoning,
             timings,
-        })
+        }))
     }
 
     /// The text is complete: cancels the request and waits for the line's last word on it.

@@ -110,7 +110,7 @@ pub(crate) async fn collect(generations: Vec<Generation>) -> Result<Vec<(Message
             Step::Delta(delta) => messages[index].append(delta),
             Step::End(mut ending) => {
                 messages[index].append(std::mem::take(&mut ending.delta));
-                endings[index] = Some(ending);
+                endings[index] = Some(*ending);
             }
         }
     }

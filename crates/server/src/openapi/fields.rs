@@ -85,8 +85,18 @@ fn generation() -> Vec<Field> {
         ("min_keep", integer(0, some)),
         ("seed", json!({ "type": ["integer", "null"] })),
         ("ignore_eos", flag()),
+        (
+            "prediction",
+            json!({ "type": ["object", "null"], "properties": { "content": prediction_content() } }),
+        ),
         ("stream", flag()),
     ]
+}
+
+/// The expected answer: one text, or parts of a text.
+fn prediction_content() -> Value {
+    let part = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+    json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": part }] })
 }
 
 /// What OpenAI's two older APIs share.

@@ -36,6 +36,18 @@ async fn the_seed_is_the_clients_or_drawn() {
 }
 
 #[tokio::test]
+async fn an_expected_answer_reaches_the_line_as_tokens() {
+    assert_eq!(request(json!({})).await.prediction, None);
+    let whole = request(json!({ "prediction": { "type": "content", "content": "ab" } })).await;
+    let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+    let parts = request(json!({ "prediction": { "type": "content", "content": parts } })).await;
+    assert_eq!(whole.prediction, Some(tokens("ab")));
+    assert_eq!(parts.prediction, whole.prediction);
+    let wrong = Harness::new([answer("x")]).chat(json!({ "prediction": { "content": 3 } })).await;
+    assert_eq!(wrong.status, 400, "{}", wrong.text);
+}
+
+#[tokio::test]
 async fn both_names_of_the_token_limit_work_and_the_newer_wins() {
     assert_eq!(request(json!({ "max_tokens": 5 })).await.max_tokens, Some(5));
     assert_eq!(request(json!({ "max_completion_tokens": 6, "max_tokens": 5 })).await.max_tokens, Some(6));
