@@ -230,7 +230,9 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client):
         ("logprobs", 3),
         ("logit_bias", [1]),
         ("model", 5),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "function"}]),
+        ("response_format", {"type": "json_object"}),
+        ("prediction", {"type": "content", "content": 5}),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_name(client, field, value):

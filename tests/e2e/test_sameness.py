@@ -85,6 +85,20 @@ def test_the_greedy_answer_is_the_same_on_machines_that_come_after_the_front(mod
             assert serve.text("A") == serve.text("A")
 
 
+@pytest.mark.parametrize("model", BOTH if SOAK else ["smollm2"])
+def test_guesses_that_run_ahead_never_change_the_answer(model):
+    exact = (MODELS[model], "--stages", 3, "--threads", 1, "--exact")
+    with Serve(*exact) as plain:
+        plain.wait_ready()
+        expected = ask(plain)
+    for sources in (["auto"], ["suffix", "--width", 3, "--depth", 4]):
+        with Serve(*exact, "--link", "delay=2ms", "--speculate", *sources) as guessing:
+            guessing.wait_ready()
+            assert_same(ask(guessing), expected)
+            timings = guessing.complete("The cat sat on the mat. " * 8, 32)["timings"]
+            assert timings["draft_n"] >= timings["draft_n_accepted"] > 0, timings
+
+
 def test_two_lines_at_once_on_one_machine_answer_independently(reference, tmp_path):
     expected = reference(SMOLLM2)
     # An empty cache: both cut the same model at the same time.
