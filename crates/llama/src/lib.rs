@@ -27,6 +27,6 @@ pub use backend::system_info;
 pub use engine::{EngineConfig, LlamaEngine};
 pub use error::LoadError;
 pub use exit::exit;
-pub use reference::{Reference, reference};
+pub use reference::{Reference, ReferenceRun};
 pub use toy::required_tensors;
 pub use vocab::{TokenizeError, Vocab};

@@ -2,19 +2,21 @@
 //!
 //! Tokens in, logits out, the most likely token next; none of our batches, taps, slots or samplers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
 use protocol::Token;
 
+use crate::context::padded;
 use crate::model::{Model, ModelOptions};
 use crate::{LoadError, backend};
 
 /// What plain llama.cpp did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct ReferenceRun {
     /// The greedy continuation.
     pub tokens: Vec<Token>,
     /// Time of the whole prompt in one call.
@@ -23,33 +25,53 @@ pub struct Reference {
     pub steps: Vec<Duration>,
 }
 
-/// Generates `n` tokens greedily on the CPU after `prompt`, with `threads` threads and llama.cpp's default context.
-///
-/// # Errors
-/// If the model cannot be loaded or llama.cpp refuses the prompt.
-pub fn reference(path: &Path, prompt: &[Token], n: usize, threads: u32) -> Result<Reference, LoadError> {
-    let model = Model::load(path, &ModelOptions::default(), &mut |_| ())?;
-    let n_vocab = model.n_tokens();
-    if prompt.is_empty()
-        || prompt.iter().any(|token| usize::try_from(token.0).map_or(true, |id| id >= n_vocab))
-    {
-        return Err(LoadError::Config("the prompt is empty or has tokens outside the vocabulary".to_owned()));
+/// A whole model with a context of llama.cpp's own making, on the CPU.
+pub struct Reference {
+    context: Context,
+    path: PathBuf,
+    positions: usize,
+}
+
+impl Reference {
+    /// Loads the model, with memory for `positions` positions (rounded up to 256, as an engine's is) and `threads`
+    /// threads.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded.
+    pub fn load(path: &Path, positions: u32, threads: u32) -> Result<Self, LoadError> {
+        let model = Model::load(path, &ModelOptions::default(), &mut |_| ())?;
+        let positions = padded(positions);
+        let context = Context::new(Arc::new(model), positions, threads, path)?;
+        Ok(Self { context, path: path.to_owned(), positions: positions as usize })
     }
-    let mut context = Context::new(&model, prompt.len() + n, threads, path)?;
-    let mut input: Vec<i32> = prompt.iter().map(|token| token.0).collect();
-    let mut done = Reference { tokens: Vec::new(), prefill: Duration::ZERO, steps: Vec::new() };
-    for step in 0..n {
-        let start = now();
-        let logits = context.decode(&mut input, n_vocab, path)?;
-        let best = crate::sampler::argmax(logits);
-        match step {
-            0 => done.prefill = start.elapsed(),
-            _ => done.steps.push(start.elapsed()),
+
+    /// Generates `n` tokens greedily after `prompt`, from an empty memory.
+    ///
+    /// # Errors
+    /// If the prompt is empty, has tokens outside the vocabulary or leaves no room, or llama.cpp refuses it.
+    pub fn generate(&mut self, prompt: &[Token], n: usize) -> Result<ReferenceRun, LoadError> {
+        let n_vocab = self.context.model.n_tokens();
+        let is_known = |token: &Token| usize::try_from(token.0).is_ok_and(|id| id < n_vocab);
+        if prompt.is_empty() || !prompt.iter().all(is_known) || prompt.len() + n > self.positions {
+            let reason = "the prompt is empty, too long or has tokens outside the vocabulary".to_owned();
+            return Err(LoadError::Config(reason));
         }
-        done.tokens.push(best);
-        input = vec![best.0];
+        self.context.clear();
+        let mut input: Vec<i32> = prompt.iter().map(|token| token.0).collect();
+        let mut done = ReferenceRun { tokens: Vec::new(), prefill: Duration::ZERO, steps: Vec::new() };
+        for step in 0..n {
+            let start = now();
+            let logits = self.context.decode(&mut input, n_vocab, &self.path)?;
+            let best = crate::sampler::argmax(logits);
+            match step {
+                0 => done.prefill = start.elapsed(),
+                _ => done.steps.push(start.elapsed()),
+            }
+            done.tokens.push(best);
+            input = vec![best.0];
+        }
+        Ok(done)
     }
-    Ok(done)
 }
 
 #[allow(clippy::disallowed_methods, reason = "this module measures time")]
@@ -58,28 +80,37 @@ fn now() -> Instant {
 }
 
 /// A context as llama.cpp makes it by default; freed before its model, which it borrows.
-struct Context<'a> {
+struct Context {
     raw: NonNull<sys::llama_context>,
-    _model: &'a Model,
+    /// Declared last: the model must outlive the context.
+    model: Arc<Model>,
 }
 
-impl<'a> Context<'a> {
-    fn new(model: &'a Model, positions: usize, threads: u32, path: &Path) -> Result<Self, LoadError> {
+// SAFETY: a llama_context has no thread affinity, and it is only used through `&mut self`.
+unsafe impl Send for Context {}
+
+impl Context {
+    fn new(model: Arc<Model>, positions: u32, threads: u32, path: &Path) -> Result<Self, LoadError> {
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_context_default_params() };
-        let positions = u32::try_from(positions).unwrap_or(u32::MAX);
         params.n_ctx = positions;
         params.n_batch = positions;
         params.n_threads = i32::try_from(threads).unwrap_or(i32::MAX);
         params.n_threads_batch = params.n_threads;
         backend::clear_last_error();
-        // SAFETY: the model is live and outlives the context by the lifetime.
+        // SAFETY: the model is live and outlives the context, which owns it.
         let raw = unsafe { sys::llama_init_from_model(model.raw().as_ptr(), params) };
         let raw = NonNull::new(raw).ok_or_else(|| LoadError::Context {
             path: path.to_path_buf(),
             reason: backend::take_last_error(),
         })?;
-        Ok(Self { raw, _model: model })
+        Ok(Self { raw, model })
+    }
+
+    /// Forgets every position.
+    fn clear(&mut self) {
+        // SAFETY: the context is live, and its memory belongs to it.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) };
     }
 
     /// Computes the tokens at the next positions; logits of the last one.
@@ -103,7 +134,7 @@ impl<'a> Context<'a> {
     }
 }
 
-impl Drop for Context<'_> {
+impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: `raw` came from llama_init_from_model and is freed once.
         unsafe { sys::llama_free(self.raw.as_ptr()) };

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use llama::Vocab;
+use llama::{Reference, Vocab};
 use protocol::Token;
+use tokio::task::spawn_blocking;
 
 use super::idle::cpu_seconds;
 use super::report::{Bound, Report};
@@ -14,9 +15,13 @@ use super::stats::{Median, quantile};
 
 /// Stages of the cut line.
 const STAGES: usize = 3;
-/// Tokens of the prompt, and of each answer: short enough that all three are measured within a few seconds.
-const PROMPT: usize = 64;
-const ANSWER: usize = 64;
+/// Tokens of the prompt, and of each answer: short, so that all three are measured within the same second or two.
+const PROMPT: usize = 16;
+const ANSWER: usize = 32;
+/// Positions of llama.cpp's own memory.
+const POSITIONS: u32 = (PROMPT + ANSWER) as u32;
+/// Rounds for each that was asked for: a round is short, and a token's time varies more than what is looked for.
+const ROUNDS: usize = 4;
 const TEXT: &str = "The history of the steam engine begins in the first century, when Hero of Alexandria described \
     a vessel that turned when it was heated. For a long time nobody knew what to do with it. Then miners needed pumps, \
     and an ironmonger from Dartmouth built an engine that was large, slow and hungry for coal, and that worked.";
@@ -55,6 +60,7 @@ struct Round {
     plain: f64,
     whole: f64,
     cut: f64,
+    computing: f64,
 }
 
 async fn compare(
@@ -65,6 +71,8 @@ async fn compare(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let prompt = prompt(model)?;
+    let mut alone = Alone::load(model).await?;
+    let rounds = rounds * ROUNDS;
     let mut done = Vec::with_capacity(rounds);
     // One round more, to warm up.
     for at in 0..=rounds {
@@ -74,8 +82,12 @@ async fn compare(
         // Each comes first, second and last equally often: a drift of the machine's speed favours none.
         for turn in 0..3 {
             match (at + turn) % 3 {
-                0 => round.plain = plain(model, &prompt).await?,
-                1 => round.whole = heard(whole.answer(&prompt, ANSWER).await?, &mut texts),
+                0 => round.plain = alone.answer(&prompt).await?,
+                1 => {
+                    let answer = whole.answer(&prompt, ANSWER).await?;
+                    round.computing = answer.compute_ms;
+                    round.whole = heard(answer, &mut texts);
+                }
                 _ => round.cut = heard(cut.answer(&prompt, ANSWER).await?, &mut texts),
             }
         }
@@ -90,6 +102,7 @@ async fn compare(
     let each = |value: fn(&Round) -> f64| Median::of(done.iter().map(value).collect());
     report.add(format!("{name}, llama.cpp alone, per token"), "ms", each(|round| round.plain), None);
     report.add(format!("{name}, 1 stage, per token"), "ms", each(|round| round.whole), None);
+    report.add(format!("{name}, 1 stage, of which its engine"), "ms", each(|round| round.computing), None);
     report.add(format!("{name}, {STAGES} stages, per token"), "ms", each(|round| round.cut), None);
     let (least, most) = (Bound::AtLeast(WHOLE_AT_LEAST), Bound::AtMost(SPLIT_AT_MOST));
     let speed = each(|round| round.plain / round.whole);
@@ -114,12 +127,25 @@ fn prompt(model: &Path) -> anyhow::Result<Vec<Token>> {
 }
 
 /// llama.cpp in a bare loop, in this process, which does nothing else meanwhile.
-async fn plain(model: &Path, prompt: &[Token]) -> anyhow::Result<f64> {
-    let (model, prompt) = (model.to_owned(), prompt.to_vec());
-    let done = tokio::task::spawn_blocking(move || llama::reference(&model, &prompt, ANSWER, 1)).await??;
-    let mut steps: Vec<f64> = done.steps.iter().map(|step| step.as_secs_f64() * 1e3).collect();
-    steps.sort_by(f64::total_cmp);
-    Ok(quantile(&steps, 0.5))
+struct Alone(Option<Reference>);
+
+impl Alone {
+    async fn load(model: &Path) -> anyhow::Result<Self> {
+        let model = model.to_owned();
+        Ok(Self(Some(spawn_blocking(move || Reference::load(&model, POSITIONS, 1)).await??)))
+    }
+
+    /// Median time of a token in milliseconds.
+    async fn answer(&mut self, prompt: &[Token]) -> anyhow::Result<f64> {
+        let mut reference = self.0.take().context("an answer failed before")?;
+        let prompt = prompt.to_vec();
+        let (done, reference) =
+            spawn_blocking(move || (reference.generate(&prompt, ANSWER), reference)).await?;
+        self.0 = Some(reference);
+        let mut steps: Vec<f64> = done?.steps.iter().map(|step| step.as_secs_f64() * 1e3).collect();
+        steps.sort_by(f64::total_cmp);
+        Ok(quantile(&steps, 0.5))
+    }
 }
 
 /// Processor time of each process of a line that nobody asks anything.

@@ -33,8 +33,8 @@ struct Flags {
     /// Measure only these
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle")]
     only: Vec<Part>,
-    /// Rounds of each comparison; the median of them counts
-    #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=500))]
+    /// Rounds of each comparison, four times as many of answers; the median of them counts
+    #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
     rounds: u16,
     /// Write the results into this folder as JSON
     #[arg(long, value_name = "DIR")]

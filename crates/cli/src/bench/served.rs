@@ -30,6 +30,8 @@ pub(super) struct Answer {
     pub(super) text: String,
     /// Median time between two events, each of which is a token with few exceptions.
     pub(super) token_ms: f64,
+    /// Mean time per token in the stages' engines, as the server says.
+    pub(super) compute_ms: f64,
 }
 
 impl Served {
@@ -81,7 +83,13 @@ impl Served {
         let mut gaps: Vec<f64> =
             times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
         gaps.sort_by(f64::total_cmp);
-        Ok(Answer { text, token_ms: quantile(&gaps, 0.5) })
+        let said = events.last().context("an answer without events")?.1["timings"]["stages"].as_array();
+        let compute: f64 = said
+            .context("an answer without timings")?
+            .iter()
+            .filter_map(|stage| stage["compute_ms"].as_f64())
+            .sum();
+        Ok(Answer { text, token_ms: quantile(&gaps, 0.5), compute_ms: compute / n_tokens as f64 })
     }
 
     /// The front's process and those of its stages.

@@ -1,7 +1,7 @@
 //! The two real test models: slices against the whole, several slots, other storage of keys and values.
 
 use gguf::{Model, Source};
-use llama::{EngineConfig, Vocab, reference};
+use llama::{EngineConfig, Reference, Vocab};
 use protocol::{KvType, Token};
 
 use crate::support::{GEMMA3, Line, SMOLLM2, argmax, cut, difference, model, span};
@@ -113,7 +113,7 @@ fn an_engine_generates_what_plain_llama_cpp_generates() {
     for name in [SMOLLM2, GEMMA3] {
         let prompt = prompt(name, 50);
         let tokens: Vec<Token> = prompt.iter().copied().map(Token).collect();
-        let plain = reference(&model(name), &tokens, 16, 1).unwrap();
+        let plain = Reference::load(&model(name), 256, 1).unwrap().generate(&tokens, 16).unwrap();
         let mut line = Line::load(&[model(name)], &config(KvType::F16)).unwrap();
         let mut drawn = vec![argmax(&line.prefill(&prompt[..49], 160))];
         drawn[0] = prompt[49];
