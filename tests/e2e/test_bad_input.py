@@ -10,7 +10,7 @@ import psutil
 import pytest
 from machines import Cluster
 
-from paceline import BINARY, SMOLLM2, SOAK, Process, Serve, complaint, run, wait_until
+from paceline import BINARY, GEMMA, SMOLLM2, SOAK, Process, Serve, complaint, run, wait_until
 
 # Of the test model: everything before the tensors' data.
 HEAD_BYTES = 4 << 20
@@ -267,3 +267,14 @@ def test_settings_from_a_file_are_used(tmp_path):
     with Process("serve", "--config", config) as process:
         process.wait_line("small is starting on http://127.0.0.1:", 20)
         process.wait_line("Ready: small at", 60)
+
+
+def test_a_draft_model_must_speak_the_same_language(tmp_path):
+    other = f"suffix,draft={GEMMA}"
+    said = complaint(run("serve", SMOLLM2, "--listen", "127.0.0.1:0", "--speculate", other), 1)
+    assert f"{GEMMA} cannot draft for {SMOLLM2}: it has 262144 tokens instead of 49152" in said, said
+    missing = tmp_path / "missing.gguf"
+    said = complaint(run("serve", SMOLLM2, "--listen", "127.0.0.1:0", "--speculate", f"draft={missing}"), 1)
+    assert str(missing) in said, said
+    said = complaint(run("serve", SMOLLM2, "--speculate", "draft"), 2)
+    assert "draft=PATH" in said, said

@@ -99,6 +99,33 @@ def test_guesses_that_run_ahead_never_change_the_answer(model):
             assert timings["draft_n"] >= timings["draft_n_accepted"] > 0, timings
 
 
+@pytest.mark.parametrize("sources", ["draft", "auto,draft"] if SOAK else ["draft"])
+def test_a_draft_model_never_changes_the_answer(sources):
+    exact = (SMOLLM2, "--stages", 2, "--threads", 1, "--exact")
+    warm = {"temperature": 0.8, "seed": 5, "top_p": 0.95, "logprobs": 2}
+    samplers = ({}, warm, {**warm, "repeat_penalty": 1.1, "frequency_penalty": 0.2})
+    prompts, tokens = chosen()
+    prompts = prompts if SOAK else prompts[:2]
+
+    def answers(serve):
+        """Every prompt with every sampler, several at once; the guesses that were right."""
+        one = lambda job: serve.complete(job[0], tokens, **job[1])
+        with ThreadPoolExecutor(3) as pool:
+            done = list(pool.map(one, [(prompt, sampler) for prompt in prompts for sampler in samplers]))
+        return [answer["choices"] for answer in done], [answer["timings"]["draft_n_accepted"] for answer in done]
+
+    with Serve(*exact) as plain:
+        plain.wait_ready()
+        expected, _ = answers(plain)
+    # Pinned, since left to itself a line that several requests fill would guess nothing.
+    guessing = ("--speculate", f"{sources}={SMOLLM2}", "--width", 2, "--depth", 4)
+    with Serve(*exact, "--link", "delay=10ms", *guessing) as drafted:
+        drafted.wait_ready()
+        found, accepted = answers(drafted)
+        assert found == expected
+        assert sum(accepted) > 0, accepted
+
+
 def test_two_lines_at_once_on_one_machine_answer_independently(reference, tmp_path):
     expected = reference(SMOLLM2)
     # An empty cache: both cut the same model at the same time.

@@ -12,7 +12,7 @@ use stage::Engine;
 use crate::slices::{self, Step};
 
 /// Layers on the GPU when the user does not say: all of them, where the build has a GPU back end.
-const ALL_LAYERS: u32 =
+pub(crate) const ALL_LAYERS: u32 =
     if cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan", feature = "rocm")) {
         u32::MAX
     } else {

@@ -36,6 +36,8 @@ Examples:
   paceline serve model.gguf --stage b:7411 --stage c:7411     this machine, then b, then c
   paceline serve model.gguf --stages 2 --link delay=10ms,rate=100mbit
                                                               try how the line feels over a slow network
+  paceline serve model.gguf --stages 3 --speculate auto,draft=small.gguf
+                                                              guess ahead, also with a second model
 
 The port opens at once; until a token has passed through every stage, requests get 503 with the reason and progress.
 The model answers to its file's name without the ending (or --model-id), and to `default`.";
@@ -167,7 +169,8 @@ pub(crate) struct ServeFlags {
     /// Sequences computed at once [default: 4]
     #[arg(long, value_name = "N")]
     pub(crate) parallel: Option<u16>,
-    /// Threads per stage [default: this machine's cores, shared out]
+    /// Threads per stage [default: this machine's cores, shared out; a draft model gets one of them, or up to four
+    /// where they are left over]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u16>,
     /// Layers per stage to keep on the GPU [default: all, if there is one]
@@ -185,7 +188,8 @@ pub(crate) struct ServeFlags {
     /// How hidden rows travel: f32 (exact), bf16, f16 or q8 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub(crate) row_dtype: Option<String>,
-    /// Guess ahead with these sources, in order: suffix, predicted; or auto, or off [default: off]
+    /// Guess ahead with these sources, in order: suffix, predicted, draft=PATH (a small model with the same vocabulary);
+    /// or auto, or auto,draft=PATH, or off [default: off]
     #[arg(long, value_name = "LIST")]
     pub(crate) speculate: Option<String>,
     /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]

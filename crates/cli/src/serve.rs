@@ -12,6 +12,7 @@ use llama::Vocab;
 use net::{DialOptions, Heartbeat, Identity, LinkOptions};
 use protocol::{Generation, KvType, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
+use stage::Engine;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,13 +23,15 @@ use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
-use crate::{cluster, signals};
+use crate::{cluster, draft, signals};
 
 /// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
 /// the start, and few conversations are longer.
 const DEFAULT_CONTEXT: u32 = 8192;
 /// Rows in one engine call: llama.cpp's own default for a micro-batch.
 const MAX_ROWS: u32 = 512;
+/// Threads of a draft model at most.
+const MAX_DRAFT_THREADS: u32 = 4;
 /// The local stage's engine ends with the front, so nothing is ever leased.
 const NO_LEASE: std::time::Duration = std::time::Duration::ZERO;
 
@@ -157,6 +160,29 @@ struct Prepared {
     context: u32,
     /// Of one hidden row in its widest form.
     row_bytes: u64,
+    threads: Threads,
+    /// The draft model, if there is one.
+    draft: Option<Box<dyn Engine>>,
+}
+
+/// Threads of this machine's engines.
+#[derive(Clone, Copy, Debug)]
+struct Threads {
+    /// Of each stage.
+    stage: u32,
+    /// Of the draft model.
+    draft: u32,
+}
+
+impl Threads {
+    /// A draft model runs beside the stages all the time, so it has a core of its own, and more only where some are left:
+    /// small models gain little from many.
+    fn share(given: Option<u16>, cores: u32, n_local: usize, has_draft: bool) -> Self {
+        let n_local = n_local as u32;
+        let for_stages = cores.saturating_sub(u32::from(has_draft));
+        let stage = given.map_or_else(|| (for_stages / n_local.max(1)).max(1), u32::from);
+        Self { stage, draft: cores.saturating_sub(stage * n_local).clamp(1, MAX_DRAFT_THREADS) }
+    }
 }
 
 async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
@@ -164,7 +190,7 @@ async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api)
     let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
     let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab)));
     api.set_model(prepared.info.clone(), tokenizer)?;
-    let started = form(args, outset, &prepared);
+    let started = form(args, outset, prepared)?;
     line.started(started.front.clone());
     Ok(started)
 }
@@ -184,7 +210,24 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
     let info = model_info(args, &model, &slices, &vocab, context)?;
     let row_bytes = 4 * u64::from(model.n_embd());
-    Ok(Prepared { slices, info, vocab, context, row_bytes })
+    let draft_model = args.speculate.draft_model();
+    let n_local = n_local(args, slices.plan.stages.len());
+    let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
+    let draft = draft_model
+        .map(|path| {
+            line.starting("loading the draft model", None);
+            draft::load(Path::new(path), args, &vocab, draft::Budget { context, threads: threads.draft })
+        })
+        .transpose()?;
+    Ok(Prepared { slices, info, vocab, context, row_bytes, threads, draft })
+}
+
+/// Stages on this machine.
+fn n_local(args: &ServeArgs, n_stages: usize) -> usize {
+    match &args.place {
+        Place::Local => n_stages,
+        Place::Machines { front_only, .. } => usize::from(!front_only),
+    }
 }
 
 /// How many slices this machine reads, from the first. Other machines cut their own, and a model that is not cut at all
@@ -222,15 +265,13 @@ fn model_info(
 }
 
 /// Starts the front, the stage in this process and the children.
-fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
+fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Result<Started> {
     let runtime = outset.runtime.clone();
     let _on_it = runtime.enter();
     let n_stages = prepared.slices.plan.stages.len();
-    let local = match &args.place {
-        Place::Local => n_stages,
-        Place::Machines { front_only, .. } => usize::from(!front_only),
-    };
-    let threads = args.threads.map_or_else(|| (signals::cores() / local.max(1) as u32).max(1), u32::from);
+    let local = n_local(args, n_stages);
+    let draft = prepared.draft.take();
+    let (prepared, threads) = (&prepared, prepared.threads.stage);
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
     let front_id = outset.front.node();
@@ -257,7 +298,7 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
             *slot = Some(given.clone());
         }
     }
-    let front = Front::start(FrontConfig {
+    let config = FrontConfig {
         identity: outset.front,
         build: signals::build(),
         plan: line_plan(args, prepared, addresses),
@@ -277,7 +318,11 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
         local_link: LinkOptions::default(),
         relay: args.relay,
         first_generation: first_generation(),
-    });
+    };
+    let front = match draft {
+        Some(draft) => Front::start_with(config, draft).context("could not start a thread for drafts")?,
+        None => Front::start(config),
+    };
     tracing::debug!(node = %front_id, n_stages, threads, "front is up");
     let children = outset
         .children
@@ -294,7 +339,7 @@ fn form(args: &ServeArgs, outset: Outset, prepared: &Prepared) -> Started {
             Supervisor(tokio::spawn(children::supervise(plan, port, front.linked())))
         })
         .collect();
-    Started { front, _children: children }
+    Ok(Started { front, _children: children })
 }
 
 fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, threads: u32) -> Node {
@@ -351,4 +396,24 @@ fn first_generation() -> Generation {
     #[expect(clippy::disallowed_methods, reason = "the driver's clock")]
     let now = SystemTime::now();
     Generation(now.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_model_has_a_core_of_its_own_and_nobody_oversubscribes() {
+        let share = |given, cores, n_local, has_draft| {
+            let Threads { stage, draft } = Threads::share(given, cores, n_local, has_draft);
+            (stage, draft)
+        };
+        assert_eq!(share(None, 16, 3, false).0, 5);
+        assert_eq!(share(None, 16, 3, true), (5, 1));
+        assert_eq!(share(None, 8, 3, true), (2, 2));
+        assert_eq!(share(None, 2, 2, true), (1, 1), "no stage and no drafter can have less than one");
+        assert_eq!(share(None, 16, 0, true).1, 4, "the front computes no layers");
+        assert_eq!(share(Some(2), 16, 3, true), (2, 4));
+        assert_eq!(share(Some(8), 8, 1, true), (8, 1), "what is given is kept");
+    }
 }

@@ -1,7 +1,7 @@
 //! A source that knows the answer and is right as often as it is told to be.
 
 use protocol::Token;
-use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
 
 use crate::workload::{Agreement, N_VOCAB, mix};
 
@@ -54,9 +54,9 @@ impl Proposer for Oracle {
 
     fn commit(&mut self, _committed: &[Token]) {}
 
-    fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)> {
         let index = committed.len() - self.n_prompt;
-        self.guess(index).map(|token| (token, self.run(index)))
+        self.guess(index).map(|token| (token, Trust::Run(self.run(index))))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

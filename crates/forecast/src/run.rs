@@ -205,6 +205,8 @@ impl<'a> Run<'a> {
                     }
                 }
                 Output::Event(id, event) => self.tell(id, event),
+                // Texts are given together with who guesses them: no model drafts.
+                Output::Draft(..) => {}
             }
         }
     }

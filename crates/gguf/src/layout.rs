@@ -64,11 +64,23 @@ pub(crate) struct Layout {
     /// Factor on `attn_q_norm.weight`.
     pub query_norm: Option<f32>,
     pub tolerance: f32,
+    /// Every layer of the model is there: whatever llama.cpp derives from their number is right.
+    is_whole: bool,
 }
 
 impl Layout {
     /// What a slice of these layers needs.
     pub(crate) fn new(source: &Source<'_>, range: Range<u32>) -> Result<Self, CutError> {
+        let is_tail = range.end == source.n_layers();
+        Self::with_head(source, range, is_tail)
+    }
+
+    /// What a model of the first layers needs that goes on with the whole model's head.
+    pub(crate) fn shallow(source: &Source<'_>, n_layers: u32) -> Result<Self, CutError> {
+        Self::with_head(source, 0..n_layers, true)
+    }
+
+    fn with_head(source: &Source<'_>, range: Range<u32>, is_tail: bool) -> Result<Self, CutError> {
         let n_layers = source.n_layers();
         if range.is_empty() || range.end > n_layers {
             let reason = format!("the model has layers 0..{n_layers}");
@@ -77,7 +89,8 @@ impl Layout {
         let mut layout = Self {
             kept: range.clone().map(|layer| Kept { layer, pass_through: false }).collect(),
             is_first: range.start == 0,
-            is_tail: range.end == n_layers,
+            is_tail,
+            is_whole: range == (0..n_layers),
             range,
             put: vec![],
             reorder: None,
@@ -90,10 +103,6 @@ impl Layout {
         layout.check_counts(source)?;
         layout.put_general(source)?;
         Ok(layout)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.is_first && self.is_tail
     }
 
     /// Rules that may add pass-through layers come before those that depend on the kept layers: an architecture's
@@ -175,7 +184,7 @@ impl Layout {
         by: AttentionFix,
         tolerance: f32,
     ) -> Result<(), CutError> {
-        if source.n_layers() != layers || self.is_whole() {
+        if source.n_layers() != layers || self.is_whole {
             return Ok(());
         }
         let n_head = source.count_in_layer("attention.head_count", 0)?;
@@ -254,7 +263,7 @@ impl Layout {
     }
 
     fn not_with_layers(&self, layers: u32, reason: &str) -> Result<(), CutError> {
-        if self.is_whole() || self.kept.len() != layers as usize {
+        if self.is_whole || self.kept.len() != layers as usize {
             return Ok(());
         }
         Err(CutError::Range { start: self.range.start, end: self.range.end, reason: reason.to_owned() })

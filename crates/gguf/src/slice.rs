@@ -94,6 +94,24 @@ pub fn write_slice(
     Ok(WrittenSlice { slice, embeddings })
 }
 
+/// Writes the first layers of a model with its head to `path`, atomically: an ordinary model with the same vocabulary,
+/// a cheap and poor one, which can draft for the whole.
+///
+/// # Errors
+/// If the model has not so many layers or cannot be cut there, cannot be read, or the file cannot be written.
+pub fn write_shallow(
+    source: &Source<'_>,
+    n_layers: u32,
+    path: &Path,
+    progress: Progress<'_>,
+) -> Result<Written, WriteError> {
+    let layout = Layout::shallow(source, n_layers)?;
+    let pieces = pieces(source, &layout)?;
+    let new: Vec<_> = pieces.iter().map(|piece| piece.new.clone()).collect();
+    let fill = |at: usize, out: &mut Output<'_>| pieces[at].fill(source.model(), out);
+    write_to(path, &layout.metadata(source), &new, fill, progress)
+}
+
 /// Writes a model's metadata without tensors: enough for llama.cpp to tokenise (`vocab_only`) and for templates.
 ///
 /// # Errors

@@ -1,11 +1,12 @@
 //! A line at work: the drivers that run the pure cores (`scheduler`, `stage`) over links.
 //!
-//! Owns: the front's control links, assignment and recovery of a line, the routing of work and verdicts, and a stage
-//! node's life from waiting empty to computing. Does not know: HTTP, text, llama.cpp (engines come through
+//! Owns: the front's control links, assignment and recovery of a line, the routing of work and verdicts, a second model
+//! that drafts beside the front, and a stage node's life from waiting empty to computing. Does not know: HTTP, text, llama.cpp (engines come through
 //! [`EngineSource`]), or how local child processes are started.
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod drafter;
 mod front;
 mod greeting;
 mod node;

@@ -161,9 +161,22 @@ impl Vocab {
     /// All tokens that end a generation, ascending.
     #[must_use]
     pub fn end_tokens(&self) -> Vec<Token> {
+        (0..self.n_tokens).map(Token).filter(|&token| self.ends_generation(token)).collect()
+    }
+
+    /// Whether the token ends a generation.
+    pub(crate) fn ends_generation(&self, token: Token) -> bool {
         // SAFETY: the vocabulary is live and the id is one of its entries.
-        let ends = |&id: &i32| unsafe { sys::llama_vocab_is_eog(self.raw(), id) };
-        (0..self.n_tokens).filter(ends).map(Token).collect()
+        self.contains(token) && unsafe { sys::llama_vocab_is_eog(self.raw(), token.0) }
+    }
+
+    /// What kind of token it is, as llama.cpp's bits; 0 for none outside the vocabulary.
+    pub(crate) fn attributes(&self, token: Token) -> i64 {
+        if !self.contains(token) {
+            return 0;
+        }
+        // SAFETY: the vocabulary is live and the id is one of its entries.
+        i64::from(unsafe { sys::llama_vocab_get_attr(self.raw(), token.0) })
     }
 
     /// Whether the token steers the model instead of being text.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod drafting;
 mod fault;
 mod request;
 mod scheduler;
@@ -12,6 +13,7 @@ mod sequence;
 mod status;
 
 pub use config::Config;
+pub use drafting::Drafting;
 pub use fault::ReportFault;
 pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};

@@ -14,7 +14,8 @@ use spec::{Draft, Line, Pace, Proposer};
 
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
-    Config, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus, Stats, Timings,
+    Config, Drafting, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus,
+    Stats, Timings,
 };
 
 /// Something for the driver to carry away. Work of one sequence must reach stage 0 in the order given.
@@ -26,6 +27,8 @@ pub enum Output {
     Hint(Hint),
     /// For the caller of a request.
     Event(RequestId, Event),
+    /// For whoever drafts for a request elsewhere; only if [`Config::speculate`] names a draft model.
+    Draft(RequestId, Drafting),
 }
 
 /// All requests of a front on one line. Pure: `now` is the time since any fixed start and never decreases.
@@ -140,9 +143,11 @@ impl Scheduler {
     /// does not have, it is dropped.
     pub fn handle_draft(&mut self, id: RequestId, source: &str, draft: Draft, now: Duration) {
         let Some(&seq) = self.by_request.get(&id) else { return };
+        let n_live = self.n_decoding();
+        let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
-        if sequence.handle_draft(source, draft) {
-            while self.send_next(seq, now) {}
+        if sequence.handle_draft(source, draft, line) {
+            self.send_all(seq, now);
         }
     }
 
@@ -158,12 +163,12 @@ impl Scheduler {
     /// Reports of the lost line must not be handed in afterwards: they carry its generation.
     pub fn line_lost(&mut self, reason: &str) {
         self.line_is_up = false;
-        self.outputs.retain(|output| matches!(output, Output::Event(..)));
+        self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         for seq in self.by_request.values().copied().collect::<Vec<_>>() {
             self.fail(seq, Failure::LineLost { reason: reason.into() });
         }
         // Nobody is left to hear the `Close` frames or to answer them.
-        self.outputs.retain(|output| matches!(output, Output::Event(..)));
+        self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         self.sequences.clear();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
@@ -259,14 +264,18 @@ impl Scheduler {
 
     /// Starts waiting requests as far as slots are free. Those that start together take turns with their chunks.
     fn admit(&mut self, now: Duration) {
-        let mut started = Vec::new();
+        let mut started = VecDeque::new();
         while self.has_free_slot()
             && let Some(queued) = self.queue.pop_front()
         {
-            started.push(self.open(queued, now));
+            started.push_back(self.open(queued, now));
         }
-        while !started.is_empty() {
-            started.retain(|&seq| self.send_next(seq, now));
+        while let Some(seq) = started.pop_front() {
+            if self.send_next(seq, now) {
+                started.push_back(seq);
+            } else {
+                self.tell_drafter(seq);
+            }
         }
     }
 
@@ -280,7 +289,7 @@ impl Scheduler {
         let room = self.config.context - n_prompt;
         let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
         self.emit(id, Event::Started { cached: 0, queued: now.saturating_sub(since) });
-        self.send(Work::Open(Box::new(Open {
+        let open = Open {
             seq,
             start: Position(0),
             seed: request.seed,
@@ -290,10 +299,17 @@ impl Scheduler {
             ignore_eos: request.ignore_eos,
             top_logprobs: request.top_logprobs,
             history: Vec::new(),
-        })));
+        };
         let wants_logprobs = request.top_logprobs.is_some();
         let Request { prompt, prediction, .. } = request;
-        let start = Start { seq, request: id, prompt, limit, wants_logprobs, prediction, own, now };
+        let is_drafted = self.config.speculate.draft_model().is_some() && n_prompt + 2 <= limit.0;
+        if is_drafted {
+            let open = Open { start: Position(n_prompt), history: prompt.clone(), ..open.clone() };
+            self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
+        }
+        self.send(Work::Open(Box::new(open)));
+        let start =
+            Start { seq, request: id, prompt, limit, wants_logprobs, is_drafted, prediction, own, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -310,6 +326,19 @@ impl Scheduler {
         }
         self.send(work);
         true
+    }
+
+    /// Sends all that the sequence may send, and then says so to whoever drafts for it.
+    fn send_all(&mut self, seq: SeqId, now: Duration) {
+        while self.send_next(seq, now) {}
+        self.tell_drafter(seq);
+    }
+
+    fn tell_drafter(&mut self, seq: SeqId) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        if let Some(change) = sequence.text_change() {
+            self.outputs.push_back(Output::Draft(sequence.request(), Drafting::Text(change)));
+        }
     }
 
     fn handle_verdict(&mut self, verdict: Verdict, now: Duration) -> Result<(), ReportFault> {
@@ -335,7 +364,7 @@ impl Scheduler {
             self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
         }
         // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-        while self.send_next(seq, now) {}
+        self.send_all(seq, now);
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
         match verdict.ended {
             Some(End::EndOfGeneration | End::Grammar) => self.finish(seq, Finish::Stop, now),
@@ -355,7 +384,7 @@ impl Scheduler {
             return Err(self.refuse(seq, fault));
         }
         self.pace.observe(&progress.timings, None);
-        while self.send_next(seq, now) {}
+        self.send_all(seq, now);
         Ok(())
     }
 
@@ -427,6 +456,9 @@ impl Scheduler {
             self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
         }
         self.by_request.remove(&id);
+        if sequence.is_drafted() {
+            self.outputs.push_back(Output::Draft(id, Drafting::Close));
+        }
         self.send(Work::Close(Close { seq }));
         Some(id)
     }

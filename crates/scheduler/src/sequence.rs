@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
-use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally};
+use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally, TextChange};
 
 use crate::{Config, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -18,6 +18,8 @@ pub(crate) struct Sequence {
     n_prompt: u32,
     limit: Position,
     wants_logprobs: bool,
+    /// Somebody elsewhere drafts for it.
+    is_drafted: bool,
     /// For when the prompt has been sent.
     prediction: Option<Vec<Token>>,
     own: Vec<Box<dyn Proposer>>,
@@ -45,6 +47,8 @@ pub(crate) struct Start {
     pub(crate) prompt: Vec<Token>,
     pub(crate) limit: Position,
     pub(crate) wants_logprobs: bool,
+    /// Somebody elsewhere drafts for it and must hear of its text.
+    pub(crate) is_drafted: bool,
     pub(crate) prediction: Option<Vec<Token>>,
     /// Sources of guesses that the caller brings.
     pub(crate) own: Vec<Box<dyn Proposer>>,
@@ -59,6 +63,7 @@ impl Sequence {
             n_prompt: start.prompt.len() as u32,
             limit: start.limit,
             wants_logprobs: start.wants_logprobs,
+            is_drafted: start.is_drafted,
             prediction: start.prediction,
             own: start.own,
             chunks: VecDeque::new(),
@@ -107,11 +112,23 @@ impl Sequence {
     }
 
     /// A draft for one of its sources has come; whether that may change what is sent.
-    pub(crate) fn handle_draft(&mut self, source: &str, draft: Draft) -> bool {
+    pub(crate) fn handle_draft(&mut self, source: &str, draft: Draft, line: Line<'_>) -> bool {
         match &mut self.phase {
-            Phase::Decode(speculation) => speculation.handle_draft(source, draft),
+            Phase::Decode(speculation) => speculation.handle_draft(source, draft, line),
             Phase::Prefill { .. } | Phase::Closing { .. } => false,
         }
+    }
+
+    /// As [`Speculation::text_change`], if somebody wants to hear it.
+    pub(crate) fn text_change(&mut self) -> Option<TextChange> {
+        match &mut self.phase {
+            Phase::Decode(speculation) if self.is_drafted => speculation.text_change(),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_drafted(&self) -> bool {
+        self.is_drafted
     }
 
     /// The tail has passed the oldest chunk in flight.

@@ -5,8 +5,8 @@
 
 use protocol::{Epoch, Token};
 
-use crate::agreement::{Agreement, hazard_of};
-use crate::proposer::{Answer, Ask, Block, Draft, Proposer};
+use crate::agreement::Agreement;
+use crate::proposer::{Answer, Ask, Block, Draft, Proposer, Trust};
 use crate::tally::{MAX_SOURCES, Tally};
 
 /// Who goes first.
@@ -29,8 +29,7 @@ pub(crate) struct Guess {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     pub(crate) source: usize,
-    run: u32,
-    probability: Option<f32>,
+    trust: Trust,
 }
 
 /// See the module.
@@ -48,6 +47,8 @@ struct Link {
     agreement: Agreement,
     /// It proposed what is no token: it does not speak this model's language.
     is_muted: bool,
+    /// When it was asked last it said that more would come.
+    is_coming: bool,
 }
 
 impl Chain {
@@ -59,7 +60,7 @@ impl Chain {
             source.begin(prompt);
             tally.source(links.len()).name = source.name();
             let agreement = Agreement::new(source.prior());
-            links.push(Link { source, agreement, is_muted: false });
+            links.push(Link { source, agreement, is_muted: false, is_coming: false });
         }
         Self { links, order, n_vocab, tally }
     }
@@ -72,8 +73,8 @@ impl Chain {
     pub(crate) fn commit(&mut self, committed: &[Token]) {
         let Some((&token, before)) = committed.split_last() else { return };
         for (i, link) in self.links.iter_mut().enumerate() {
-            if let Some((guess, run)) = link.source.shadow(before) {
-                link.agreement.observe(run, guess == token);
+            if let Some((guess, trust)) = link.source.shadow(before) {
+                link.agreement.observe(trust, guess == token);
                 let tally = self.tally.source(i);
                 tally.scored += 1;
                 tally.right += u64::from(guess == token);
@@ -87,7 +88,7 @@ impl Chain {
         let link = &mut self.links[tag.source];
         // The others are scored by their shadow, on this token too.
         if link.source.shadow(committed).is_none() {
-            link.agreement.observe(tag.run, was_right);
+            link.agreement.observe(tag.trust, was_right);
             let tally = self.tally.source(tag.source);
             tally.scored += 1;
             tally.right += u64::from(was_right);
@@ -109,11 +110,13 @@ impl Chain {
             let ask = Ask { tokens: text, n_committed, n_sent, epoch };
             let Some((source, block)) = self.ask(&ask, n - guesses.len()) else { break };
             text.extend(&block.tokens);
-            guesses.extend(block.tokens.iter().enumerate().map(|(i, &token)| {
-                let probability = block.probabilities.get(i).copied();
-                let run = block.run.saturating_add(i as u32);
-                Guess { token, tag: Tag { source, run, probability } }
-            }));
+            guesses.extend(
+                block
+                    .tokens
+                    .iter()
+                    .enumerate()
+                    .map(|(i, &token)| Guess { token, tag: Tag { source, trust: trust_of(&block, i) } }),
+            );
         }
         text.truncate(n_sent);
         guesses
@@ -121,10 +124,12 @@ impl Chain {
 
     /// The probability that a guess is wrong when all before it are right.
     pub(crate) fn hazard(&self, tag: Tag) -> f64 {
-        match tag.probability {
-            Some(p) => hazard_of(p),
-            None => self.links[tag.source].agreement.hazard(tag.run),
-        }
+        self.links[tag.source].agreement.hazard(tag.trust)
+    }
+
+    /// Whether the source said, when it was asked last, that more of its guesses would come.
+    pub(crate) fn is_coming(&self, source: usize) -> bool {
+        self.links[source].is_coming
     }
 
     /// A draft for the source of that name has come; whether there is such a source.
@@ -154,7 +159,9 @@ impl Chain {
         if link.is_muted {
             return None;
         }
-        let Answer::Guesses(mut block) = link.source.propose(ask, n) else { return None };
+        let answer = link.source.propose(ask, n);
+        link.is_coming = answer == Answer::NotYet;
+        let Answer::Guesses(mut block) = answer else { return None };
         block.tokens.truncate(n);
         let is_token = |token: &Token| u32::try_from(token.0).is_ok_and(|id| id < self.n_vocab);
         let n_known = block.tokens.iter().take_while(|token| is_token(token)).count();
@@ -171,11 +178,17 @@ impl Chain {
         let mut alive = 1.0;
         (0..block.tokens.len())
             .map(|i| {
-                let (run, probability) =
-                    (block.run.saturating_add(i as u32), block.probabilities.get(i).copied());
-                alive *= 1.0 - self.hazard(Tag { source, run, probability });
+                alive *= 1.0 - self.hazard(Tag { source, trust: trust_of(block, i) });
                 alive
             })
             .sum()
+    }
+}
+
+/// What a source thinks of guess number `at` of its block.
+pub(crate) fn trust_of(block: &Block, at: usize) -> Trust {
+    match block.probabilities.get(at) {
+        Some(&probability) => Trust::Probability(probability),
+        None => Trust::Run(block.run.saturating_add(at as u32)),
     }
 }

@@ -108,7 +108,7 @@ impl Controller {
         }
         let may_be_plain = self.may_be_plain();
         let cautious = Plan { width: self.widths[0], depth: self.depths[0] };
-        if outlook.is_empty() || !pace.is_known() || may_be_plain && self.pause > 0 {
+        if outlook.is_empty() || !pace.is_known() || self.is_pausing() {
             return cautious;
         }
         let is_full = n_live as usize >= pace.n_stages().max(2);
@@ -148,6 +148,11 @@ impl Controller {
             self.next_pause = PAUSE.0;
         }
         self.spell = Spell::default();
+    }
+
+    /// Whether guessing has lost and nothing is sent for a while.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.may_be_plain() && self.pause > 0
     }
 
     fn may_be_plain(&self) -> bool {

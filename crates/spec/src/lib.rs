@@ -8,6 +8,7 @@
 mod agreement;
 mod chain;
 mod controller;
+mod drafted;
 mod fault;
 mod follow;
 mod index;
@@ -23,13 +24,14 @@ mod tally;
 
 pub use chain::Order;
 pub use controller::{MAX_DEPTH, MAX_WIDTH, Plan, Reach};
+pub use drafted::Drafted;
 pub use fault::{ProposalError, VerdictFault};
 pub use pace::Pace;
 pub use pipeline::{Commit, Pipeline, Setup, Stats};
 pub use plan::{DEPTHS_TRIED, WIDTHS};
 pub use predicted::Predicted;
-pub use proposer::{Answer, Ask, Block, Draft, Prior, Proposer, RUNS};
-pub use speculation::{Answered, InFlight, Line, Speculation, Start};
+pub use proposer::{Answer, Ask, Block, Draft, Prior, Proposer, RUNS, Trust};
+pub use speculation::{Answered, InFlight, Line, Speculation, Start, TextChange};
 pub use strategy::{Source, Sources, SourcesError, Speculate};
 pub use suffix::Suffix;
 pub use tally::{DEPTHS, Guesses, MAX_SOURCES, SourceTally, Tally};

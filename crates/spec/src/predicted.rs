@@ -6,7 +6,7 @@
 use protocol::Token;
 
 use crate::follow::{Ahead, Follow, copy};
-use crate::proposer::{Answer, Ask, Prior, Proposer};
+use crate::proposer::{Answer, Ask, Prior, Proposer, Trust};
 
 /// The client has reason to expect the text; still an edit is more likely where the last one was.
 const PRIOR: Prior = [0.25, 0.2, 0.15, 0.1, 0.08, 0.05, 0.03, 0.02];
@@ -81,8 +81,8 @@ impl Proposer for Predicted {
         self.here = self.step(self.here, &committed[self.n_prompt.min(committed.len())..]);
     }
 
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
-        self.text.get(self.here.place).map(|&token| (token, self.here.run))
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
+        self.text.get(self.here.place).map(|&token| (token, Trust::Run(self.here.run)))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -29,8 +29,17 @@ pub struct Block {
     /// How many tokens the source has been right in a row before the first of them, as far as it can tell; each
     /// following guess counts one more. Agreement is measured by it.
     pub run: u32,
-    /// The source's own probabilities, one per token, or none at all. They replace the measured agreement.
+    /// The source's own probabilities, one per token, or none at all. Agreement is then measured by them instead.
     pub probabilities: Vec<f32>,
+}
+
+/// What a source thinks of one of its guesses; agreement is measured by it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Trust {
+    /// It has been right so many times in a row before.
+    Run(u32),
+    /// It gives the guess this probability, 0 to 1.
+    Probability(f32),
 }
 
 /// What a source says.
@@ -75,9 +84,9 @@ pub trait Proposer: fmt::Debug + Send {
     /// One more token is certain: the last of `committed`.
     fn commit(&mut self, committed: &[Token]);
 
-    /// What it would say comes after `committed`, and its run; none if it has no idea, or if saying so costs anything.
+    /// What it would say comes after `committed`, and how much it trusts that; none if it has no idea, or if saying so costs anything.
     /// Sources that answer are scored on every token, whether their guesses are sent or not.
-    fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)>;
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)>;
 
     /// Up to `n` guesses of what follows `ask.tokens`. Asking does not mean that they will be sent.
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{End, Epoch, Token, Verdict, Window, WindowId};
+use protocol::{End, Epoch, Position, Token, Verdict, Window, WindowId};
 
 use crate::VerdictFault;
 use crate::chain::{Chain, Guess, Tag};
@@ -55,6 +55,17 @@ pub struct Answered {
     pub under_way: Duration,
 }
 
+/// What has become of a sequence's text: the committed tokens and those sent ahead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextChange {
+    /// The epoch in which it was sent.
+    pub epoch: Epoch,
+    /// The first position that changed, at most where the text ended before.
+    pub from: Position,
+    /// The tokens from there to the text's end.
+    pub tokens: Vec<Token>,
+}
+
 /// Windows in flight over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
@@ -89,6 +100,8 @@ pub struct Speculation {
     controller: Controller,
     plan: Plan,
     n_prompt: usize,
+    /// How much of the text [`Speculation::text_change`] has told and nothing has contradicted; none at first.
+    told: Option<usize>,
     /// Where each guess in flight comes from and how far ahead it was when it was sent.
     tags: VecDeque<(Tag, usize)>,
     /// When each window without a verdict left.
@@ -112,6 +125,7 @@ impl Speculation {
         sources.extend(own);
         Self {
             n_prompt: prompt.len(),
+            told: None,
             chain: Chain::new(sources, order, setup.n_vocab, &prompt),
             pipeline: Pipeline::new(setup, prompt),
             controller: Controller::new(speculate.reach),
@@ -182,6 +196,9 @@ impl Speculation {
         let n_before = self.pipeline.committed().len();
         self.count(now);
         let commit = self.pipeline.handle_verdict(verdict)?;
+        if commit.opened.is_some() {
+            self.told = self.told.map(|told| told.min(n_before + commit.n_accepted as usize));
+        }
         self.learn(n_before, commit.n_accepted as usize);
         let under_way = self.settle_sent(verdict.window, now);
         if commit.opened.is_some() || verdict.ended.is_some() {
@@ -203,8 +220,25 @@ impl Speculation {
     }
 
     /// A draft for the source of that name has come. Whether there is such a source; if so, more may be sent.
-    pub fn handle_draft(&mut self, source: &str, draft: Draft) -> bool {
-        self.chain.handle_draft(source, draft)
+    pub fn handle_draft(&mut self, source: &str, draft: Draft, line: Line<'_>) -> bool {
+        let is_known = self.chain.handle_draft(source, draft);
+        if is_known && self.pipeline.n_live() > 0 {
+            self.choose(line);
+        }
+        is_known
+    }
+
+    /// What has changed of the text since this was asked last (since the prompt, at first), for whoever drafts elsewhere;
+    /// none if nothing has, after the end, and while no guesses are sent because they have lost.
+    pub fn text_change(&mut self) -> Option<TextChange> {
+        let text = self.pipeline.optimistic();
+        let from = self.told.unwrap_or(self.n_prompt);
+        if self.told == Some(text.len()) || self.pipeline.ended().is_some() || self.controller.is_pausing() {
+            return None;
+        }
+        self.told = Some(text.len());
+        let (epoch, tokens) = (self.pipeline.epoch(), text[from..].to_vec());
+        Some(TextChange { epoch, from: Position(from as u32), tokens })
     }
 
     /// As [`Pipeline::committed`].
@@ -271,7 +305,9 @@ impl Speculation {
         let guesses = self.propose(HORIZON);
         let sent = self.tags.iter().map(|(tag, _)| *tag);
         let hazards = sent.chain(guesses.iter().map(|guess| guess.tag)).map(|tag| self.chain.hazard(tag));
-        let outlook = Outlook::new(hazards, guesses.len() == HORIZON);
+        let last = guesses.last().map(|guess| guess.tag).or_else(|| self.tags.back().map(|(tag, _)| *tag));
+        let goes_on = guesses.len() == HORIZON || last.is_some_and(|tag| self.chain.is_coming(tag.source));
+        let outlook = Outlook::new(hazards, goes_on);
         self.plan = self.controller.plan(&outlook, line.pace, line.n_live);
         guesses
     }

@@ -7,17 +7,20 @@ use protocol::Token;
 
 use crate::chain::Order;
 use crate::controller::Reach;
+use crate::drafted::Drafted;
 use crate::predicted::Predicted;
 use crate::proposer::Proposer;
 use crate::suffix::Suffix;
 
-/// A source that needs nothing but the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A source of guesses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The text that the client expects, if it says so.
     Predicted,
     /// What followed the longest earlier match.
     Suffix,
+    /// A second, smaller model, as the operator names it: a path. It runs elsewhere; its drafts come as events.
+    Draft(String),
 }
 
 /// Who guesses.
@@ -26,8 +29,10 @@ pub enum Sources {
     /// Nobody: plain decoding.
     #[default]
     Off,
-    /// Every source there is, the most promising first.
+    /// Every source that needs nothing but the request, the most promising first.
     Auto,
+    /// The same, and this draft model.
+    AutoWith(String),
     /// These, in this order.
     List(Vec<Source>),
 }
@@ -54,21 +59,54 @@ impl Speculate {
         Self { sources: Sources::Auto, ..Self::default() }
     }
 
+    /// The draft model that is wanted, if one is.
+    #[must_use]
+    pub fn draft_model(&self) -> Option<&str> {
+        self.sources.draft_model()
+    }
+
     /// The sources of one sequence and their order; `prediction` is the answer that the client expects.
     pub(crate) fn sources(&self, prediction: Option<Vec<Token>>) -> (Vec<Box<dyn Proposer>>, Order) {
-        let (list, order): (&[Source], _) = match &self.sources {
-            Sources::Off => (&[], Order::Given),
-            Sources::Auto => (&[Source::Predicted, Source::Suffix], Order::Best),
-            Sources::List(list) => (list, Order::Given),
+        let list = self.sources.named();
+        let order = match &self.sources {
+            Sources::Auto | Sources::AutoWith(_) => Order::Best,
+            Sources::Off | Sources::List(_) => Order::Given,
         };
         let mut prediction = prediction.filter(|text| !text.is_empty());
         let make = |source: &Source| -> Option<Box<dyn Proposer>> {
             match source {
                 Source::Predicted => Some(Box::new(Predicted::new(prediction.take()?))),
                 Source::Suffix => Some(Box::new(Suffix::new())),
+                Source::Draft(_) => Some(Box::new(Drafted::new())),
             }
         };
         (list.iter().filter_map(make).collect(), order)
+    }
+}
+
+impl Sources {
+    /// The draft model among them.
+    #[must_use]
+    pub fn draft_model(&self) -> Option<&str> {
+        match self {
+            Self::Off | Self::Auto => None,
+            Self::AutoWith(model) => Some(model),
+            Self::List(list) => list.iter().find_map(|source| match source {
+                Source::Draft(model) => Some(model.as_str()),
+                Source::Predicted | Source::Suffix => None,
+            }),
+        }
+    }
+
+    /// All of them by name.
+    fn named(&self) -> Vec<Source> {
+        let free = vec![Source::Predicted, Source::Suffix];
+        match self {
+            Self::Off => Vec::new(),
+            Self::Auto => free,
+            Self::AutoWith(model) => [free, vec![Source::Draft(model.clone())]].concat(),
+            Self::List(list) => list.clone(),
+        }
     }
 }
 
@@ -76,7 +114,7 @@ impl Speculate {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourcesError {
     /// A name that no source has.
-    #[error("{name:?} is no source of guesses: use auto, off, or a list of suffix and predicted")]
+    #[error("{name:?} is no source of guesses: use auto, off, or a list of suffix, predicted and draft=PATH")]
     Unknown {
         /// The name.
         name: String,
@@ -85,29 +123,40 @@ pub enum SourcesError {
     #[error("{name} is listed twice")]
     Twice {
         /// Its name.
-        name: Source,
+        name: &'static str,
+    },
+    /// A draft model without a path.
+    #[error("draft needs a model: write draft=PATH, where PATH is a GGUF file without a comma in its name")]
+    NoModel,
+    /// A list that begins with `auto` and names what `auto` has.
+    #[error("auto chooses among the other sources by itself: only draft=PATH can follow it, not {name:?}")]
+    WithAuto {
+        /// What follows it.
+        name: String,
     },
 }
 
 impl FromStr for Sources {
     type Err = SourcesError;
 
-    /// `auto`, `off`, or names separated by commas.
+    /// `off`; `auto`, which a draft model may follow; or sources separated by commas. A draft model is `draft=PATH`.
     fn from_str(text: &str) -> Result<Self, SourcesError> {
         match text {
             "auto" => return Ok(Self::Auto),
             "off" => return Ok(Self::Off),
             _ => {}
         }
+        if let Some(name) = text.strip_prefix("auto,") {
+            return match name.trim().parse()? {
+                Source::Draft(model) if !model.contains(',') => Ok(Self::AutoWith(model)),
+                _ => Err(SourcesError::WithAuto { name: name.into() }),
+            };
+        }
         let mut list = Vec::new();
         for name in text.split(',') {
-            let source = match name.trim() {
-                "predicted" => Source::Predicted,
-                "suffix" => Source::Suffix,
-                name => return Err(SourcesError::Unknown { name: name.into() }),
-            };
-            if list.contains(&source) {
-                return Err(SourcesError::Twice { name: source });
+            let source: Source = name.trim().parse()?;
+            if list.iter().any(|listed: &Source| listed.name() == source.name()) {
+                return Err(SourcesError::Twice { name: source.name() });
             }
             list.push(source);
         }
@@ -115,12 +164,37 @@ impl FromStr for Sources {
     }
 }
 
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl FromStr for Source {
+    type Err = SourcesError;
+
+    fn from_str(name: &str) -> Result<Self, SourcesError> {
+        match name.split_once('=').unwrap_or((name, "")) {
+            ("draft", "") => Err(SourcesError::NoModel),
+            ("draft", model) => Ok(Self::Draft(model.into())),
+            ("predicted", "") => Ok(Self::Predicted),
+            ("suffix", "") => Ok(Self::Suffix),
+            _ => Err(SourcesError::Unknown { name: name.into() }),
+        }
+    }
+}
+
+impl Source {
+    const fn name(&self) -> &'static str {
+        match self {
             Self::Predicted => "predicted",
             Self::Suffix => "suffix",
-        })
+            Self::Draft(_) => "draft",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Draft(model) => write!(f, "={model}"),
+            Self::Predicted | Self::Suffix => Ok(()),
+        }
     }
 }
 
@@ -129,6 +203,7 @@ impl fmt::Display for Sources {
         match self {
             Self::Off => f.write_str("off"),
             Self::Auto => f.write_str("auto"),
+            Self::AutoWith(model) => write!(f, "auto,draft={model}"),
             Self::List(list) => list
                 .iter()
                 .enumerate()
@@ -143,14 +218,27 @@ mod tests {
 
     #[test]
     fn sources_are_read_as_they_are_written() {
-        for text in ["auto", "off", "suffix", "predicted,suffix", "suffix,predicted"] {
+        let lists = ["auto", "off", "suffix", "predicted,suffix", "suffix,predicted"];
+        let with_model =
+            ["auto,draft=/m/small.gguf", "draft=a b.gguf", "suffix,draft=C:\\x=1.gguf,predicted"];
+        for text in lists.into_iter().chain(with_model) {
             assert_eq!(text.parse::<Sources>().unwrap().to_string(), text);
         }
+        let model = |text: &str| text.parse::<Sources>().unwrap().draft_model().map(str::to_owned);
+        assert_eq!(model("suffix, draft=small.gguf"), Some("small.gguf".to_owned()));
+        assert_eq!((model("auto"), model("suffix")), (None, None));
         let error = |text: &str| text.parse::<Sources>().unwrap_err().to_string();
         assert_eq!(
             error("psychic"),
-            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix and predicted"
+            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix, predicted and draft=PATH"
         );
+        assert_eq!(error("suffix=3"), error("psychic").replace("psychic", "suffix=3"));
+        for no_model in ["draft", "draft=", "suffix,draft"] {
+            assert!(error(no_model).starts_with("draft needs a model"), "{no_model}");
+        }
+        assert_eq!(error("draft=a,draft=b"), "draft is listed twice");
+        assert!(error("auto,suffix").starts_with("auto chooses"));
+        assert!(error("auto,draft=a,draft=b").starts_with("auto chooses"));
         assert_eq!(error("suffix,suffix"), "suffix is listed twice");
     }
 }

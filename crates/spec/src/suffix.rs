@@ -7,7 +7,7 @@ use protocol::Token;
 
 use crate::follow::{Ahead, Follow, MAX_RUN, copy};
 use crate::index::{Cursor, Index};
-use crate::proposer::{Answer, Ask, Prior, Proposer};
+use crate::proposer::{Answer, Ask, Prior, Proposer, Trust};
 
 /// Short matches are mostly chance, long ones mostly copies. Measured on chats and code the shares vary a lot; these
 /// are middling, and a few tokens of a text overrule them.
@@ -71,9 +71,9 @@ impl Proposer for Suffix {
         self.here = self.better(kept, self.index.end_match());
     }
 
-    fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)> {
         let here = self.here?;
-        committed.get(here.place).map(|&token| (token, here.run))
+        committed.get(here.place).map(|&token| (token, Trust::Run(here.run)))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
@@ -165,7 +165,7 @@ mod tests {
             source.commit(&text[..n]);
             let ask = Ask { tokens: &text[..n], n_committed: n, n_sent: n, epoch: Epoch(0) };
             let guess = match source.propose(&ask, 1) {
-                Answer::Guesses(block) => Some((block.tokens[0], block.run)),
+                Answer::Guesses(block) => Some((block.tokens[0], Trust::Run(block.run))),
                 _ => None,
             };
             assert_eq!(source.shadow(&text[..n]), guess, "after {n} tokens");

@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::toys::{self, Shape, open};
 use gguf::toy::{Toy, Weights, specs};
 use gguf::{
-    CutError, Identity, Model, SliceInfo, Source, TensorType, WriteError, embeddings_path, write_slice,
-    write_vocab,
+    CutError, Identity, Model, SliceError, SliceInfo, Source, TensorType, WriteError, embeddings_path,
+    write_slice, write_vocab,
 };
 
 const ID: Identity = Identity([7; 32]);
@@ -455,4 +455,29 @@ fn each_architecture_gets_its_rewrites_and_no_others() {
         }
     }
     insta::assert_snapshot!(table);
+}
+
+#[test]
+fn the_first_layers_with_the_head_are_an_ordinary_model() {
+    let folder = tempfile::tempdir().unwrap();
+    for has_output in [false, true] {
+        let whole = open(folder.path(), "gemma3", 6, Shape { has_output, ..Shape::default() });
+        let source = Source::new(&whole).unwrap();
+        let path = folder.path().join("shallow.gguf");
+        gguf::write_shallow(&source, 4, &path, &mut |done, total| assert!(done <= total)).unwrap();
+        let shallow = Model::open(&path).unwrap();
+        assert!(matches!(SliceInfo::read(&shallow), Err(SliceError::NotSlice(_))));
+        assert_eq!((shallow.n_layers(), shallow.arch()), (4, "gemma3"));
+        assert_eq!(Source::new(&shallow).unwrap().n_vocab(), source.n_vocab());
+        let of_first =
+            whole.tensors().iter().filter(|tensor| tensor.layer().is_none_or(|(layer, _)| layer < 4));
+        let names: Vec<_> = of_first.map(|tensor| tensor.name.as_str()).collect();
+        names.iter().for_each(|name| same_data(&whole, name, &shallow, name));
+        assert_eq!(shallow.tensors().len(), names.len());
+        assert!(shallow.metadata().iter().any(|(key, _)| key.starts_with("tokenizer.")));
+        assert!(matches!(
+            gguf::write_shallow(&source, 7, &path, &mut |_, _| {}),
+            Err(WriteError::Cut(CutError::Range { .. }))
+        ));
+    }
 }

@@ -11,11 +11,13 @@ use protocol::{
     Token,
 };
 use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
+use spec::Draft;
 use tokio::sync::{mpsc, watch};
 
 use super::pulse::Pulse;
 use super::roster::{Action, Roster, SeatState};
 use super::status::{Busy, LineReadiness, LineSnapshot, StageSnapshot};
+use crate::drafter;
 use crate::task::Task;
 use crate::{greeting, work_link};
 
@@ -45,6 +47,8 @@ pub(super) struct Core {
     /// Dials the work link, then watches it; ends with its generation.
     work_task: Option<Task>,
     callers: BTreeMap<RequestId, mpsc::Sender<Event>>,
+    /// Who drafts beside the line.
+    drafter: Option<drafter::Handle>,
     pulse: Pulse,
     /// Why the line was lost, until it is up again.
     lost: Option<String>,
@@ -69,6 +73,7 @@ impl Core {
             dial_work,
             work_task: None,
             callers: BTreeMap::new(),
+            drafter: None,
             pulse: Pulse::default(),
             lost: None,
             busy: Busy::new(n_stages),
@@ -91,6 +96,17 @@ impl Core {
 
     pub(super) fn cancel(&mut self, id: RequestId, now: Duration) {
         self.scheduler.cancel(id, now);
+        self.pump(now);
+    }
+
+    /// From now on requests are drafted there.
+    pub(super) fn draft_with(&mut self, drafter: drafter::Handle) {
+        self.drafter = Some(drafter);
+    }
+
+    /// A draft has come.
+    pub(super) fn draft(&mut self, id: RequestId, draft: Draft, now: Duration) {
+        self.scheduler.handle_draft(id, drafter::SOURCE, draft, now);
         self.pump(now);
     }
 
@@ -320,6 +336,11 @@ impl Core {
             }
             Output::Hint(hint) => self.hint(hint),
             Output::Event(id, event) => self.event(id, event, now),
+            Output::Draft(id, drafting) => {
+                if let Some(drafter) = &self.drafter {
+                    drafter.tell(id, drafting);
+                }
+            }
         }
     }
 

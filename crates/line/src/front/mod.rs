@@ -9,12 +9,14 @@ mod pulse;
 mod roster;
 mod status;
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
 use protocol::{Generation, LinkRole, RowsHello, StageIndex, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId};
+use stage::Engine;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -23,6 +25,7 @@ pub use roster::{LinePlan, Seat, SeatState};
 pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
 
 use self::core::{Core, DialWork, Unlinked, Watchers};
+use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
 use roster::{RelayPolicy, Roster};
@@ -66,6 +69,7 @@ pub struct Front {
     linked: watch::Receiver<Vec<bool>>,
     changes: watch::Receiver<()>,
     _tasks: Arc<Vec<Task>>,
+    _drafter: Option<Arc<Drafter>>,
 }
 
 struct Shared {
@@ -111,7 +115,36 @@ impl Front {
                 tasks.push(Task::spawn(control::keep(front, config.clone(), index)));
             }
         }
-        Self { shared, linked: linked_seen, changes: changes_seen, _tasks: Arc::new(tasks) }
+        Self { shared, linked: linked_seen, changes: changes_seen, _tasks: Arc::new(tasks), _drafter: None }
+    }
+
+    /// As [`Front::start`], beside a second model that drafts on a thread of its own. The scheduler's configuration must
+    /// name it as a source. It is a whole model with the line's vocabulary, and can be cut back anywhere; a sequence that
+    /// finds none of its slots free, or exceeds its context, goes on without drafts.
+    ///
+    /// # Errors
+    /// If the operating system refuses another thread.
+    ///
+    /// # Panics
+    /// If the engine is only a part of a model, or has another vocabulary.
+    pub fn start_with(config: FrontConfig, draft: Box<dyn Engine>) -> io::Result<Self> {
+        let shape = draft.shape();
+        assert!(shape.is_first && shape.is_tail, "a draft model is whole");
+        assert_eq!(
+            shape.n_vocab, config.scheduler.n_vocab as usize,
+            "a draft model speaks the line's language"
+        );
+        let mut front = Self::start(config);
+        let to = Arc::downgrade(&front.shared);
+        let sink = Box::new(move |id, draft| {
+            if let Some(shared) = to.upgrade() {
+                shared.with(|core, now| core.draft(id, draft, now));
+            }
+        });
+        let drafter = Drafter::spawn(draft, sink)?;
+        front.shared.lock().draft_with(drafter.handle());
+        front._drafter = Some(Arc::new(drafter));
+        Ok(front)
     }
 
     /// Asks the line to run a request. Its events arrive on the receiver, which has room for all of them.

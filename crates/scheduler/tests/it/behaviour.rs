@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::{End, Epoch, Fault, FaultKind, Report, SeqId, StageIndex, StageState, StageTiming, Token};
-use protocol::{TokenLogprobs, Verdict};
+use protocol::{End, Epoch, Fault, FaultKind, Position, Report, SeqId, StageIndex, StageState};
+use protocol::{StageTiming, Token, TokenLogprobs, Verdict};
 use scheduler::{Config, Event, Output, Refusal, ReportFault, RequestId, Scheduler, SequenceState, Timings};
 
 use scheduler::Request;
-use spec::{InFlight, Reach, Sources, Speculate};
+use spec::{Block, Draft, InFlight, Reach, Sources, Speculate};
 
 use crate::front::{Front, config, request, verdict};
 
@@ -419,4 +419,65 @@ fn a_prediction_is_followed_and_must_be_of_the_vocabulary() {
         "and no further than it goes"
     );
     assert_eq!(front.submit(predicting(&[30, 100])), Err(Refusal::UnknownToken(Token(100))));
+}
+
+/// As [`guessing`], with a draft model and nothing else; two windows of one row.
+fn drafted() -> Config {
+    let reach = Reach { width: Some(1), depth: Some(3), ..Reach::default() };
+    let sources = "draft=small.gguf".parse().expect("a list of sources");
+    Config { speculate: Speculate { sources, reach }, ..guessing() }
+}
+
+fn draft(epoch: u32, base: u32, ids: &[i32]) -> Draft {
+    let tokens = ids.iter().copied().map(Token).collect();
+    let block = Block { tokens, run: 0, probabilities: vec![0.9; ids.len()] };
+    Draft { epoch: Epoch(epoch), base: Position(base), block }
+}
+
+#[test]
+fn who_drafts_hears_of_every_text_and_its_drafts_are_sent_at_once() {
+    let mut front = Front::new(drafted());
+    let id = front.submit(request(2, None)).unwrap();
+    assert_eq!(
+        front.outputs(),
+        [
+            "r0 started after 0ns",
+            "r0 to be drafted after [1, 2]",
+            "s0 open, limit 40",
+            "s0 chunk at 0 [1]",
+            "s0 window 0 at 1 [2]",
+            "r0 text at 2 in e0: []",
+        ]
+    );
+    front.scheduler.handle_draft(id, "draft", draft(0, 2, &[5]), front.now);
+    assert_eq!(front.outputs(), ["s0 window 1 at 2 [5]", "r0 text at 2 in e0: [5]"]);
+    front.scheduler.handle_draft(id, "draft", draft(0, 3, &[6, 7, 8]), front.now);
+    assert_eq!(front.outputs(), ["s0 window 2 at 3 [6]", "r0 text at 3 in e0: [6]"], "three in flight");
+    front.progress(0, 1).unwrap();
+    front.verdict(0, 0, 1, 5, None).unwrap();
+    assert_eq!(front.outputs(), ["s0 window 3 at 4 [7]", "r0 text at 4 in e0: [7]", "r0 tokens [5]"]);
+    front.verdict(0, 1, 2, 9, None).unwrap();
+    assert_eq!(
+        front.outputs(),
+        ["s0 advance to e1", "s0 window 4 at 3 [9]", "r0 text at 3 in e1: [9]", "r0 tokens [9]"]
+    );
+    front.scheduler.handle_draft(id, "draft", draft(0, 4, &[7, 8]), front.now);
+    assert_eq!(front.outputs(), [""; 0], "the text that it continues was contradicted");
+    front.scheduler.handle_draft(id, "draft", draft(1, 4, &[3]), front.now);
+    assert_eq!(front.outputs(), ["s0 window 5 at 4 [3]", "r0 text at 4 in e1: [3]"]);
+    front.cancel(id);
+    assert!(front.outputs().contains(&"r0 no longer drafted".to_owned()));
+    front.scheduler.handle_draft(id, "draft", draft(1, 5, &[3]), front.now);
+    assert_eq!(front.outputs(), [""; 0], "it is over");
+}
+
+#[test]
+fn nobody_hears_of_requests_without_room_for_a_guess_and_all_end_with_the_line() {
+    let mut front = Front::new(drafted());
+    front.submit(request(3, Some(1))).unwrap();
+    assert!(front.outputs().iter().all(|line| !line.contains("draft") && !line.contains("text")));
+    front.submit(request(3, Some(2))).unwrap();
+    assert!(front.outputs().contains(&"r1 to be drafted after [1, 2, 3]".to_owned()));
+    front.scheduler.line_lost("test");
+    assert!(front.outputs().contains(&"r1 no longer drafted".to_owned()));
 }

@@ -6,7 +6,7 @@ use protocol::{
     End, Epoch, Hint, Position, Progress, Report, SamplerParams, SeqId, StageIndex, StageTiming, Token,
 };
 use protocol::{Verdict, WindowId, Work};
-use scheduler::{Config, Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
+use scheduler::{Config, Drafting, Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 
 /// A scheduler on a line of three stages that is up, and what it said.
 pub(crate) struct Front {
@@ -124,6 +124,13 @@ fn line(output: &Output) -> String {
             Event::Tokens { tokens, .. } => format!("r{} tokens {:?}", id.0, ids(tokens)),
             Event::Done { finish, .. } => format!("r{} done: {finish:?}", id.0),
             Event::Failed(failure) => format!("r{} failed: {failure}", id.0),
+        },
+        Output::Draft(id, drafting) => match drafting {
+            Drafting::Open(open) => format!("r{} to be drafted after {:?}", id.0, ids(&open.history)),
+            Drafting::Text(text) => {
+                format!("r{} text at {} in e{}: {:?}", id.0, text.from, text.epoch, ids(&text.tokens))
+            }
+            Drafting::Close => format!("r{} no longer drafted", id.0),
         },
     }
 }

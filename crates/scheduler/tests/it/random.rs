@@ -165,6 +165,7 @@ impl World {
                 Output::Work(frame) => self.line.send(frame),
                 Output::Hint(hint) => self.line.hint(hint),
                 Output::Event(id, event) => self.hear(id, event),
+                Output::Draft(..) => panic!("nobody drafts"),
             }
         }
         let stats = self.scheduler.stats();

@@ -1,7 +1,7 @@
 //! Guesses of every kind, from the best to the most harmful.
 
 use protocol::{Epoch, Position, Token};
-use spec::{Answer, Ask, Block, Prior};
+use spec::{Answer, Ask, Block, Prior, Trust};
 
 use crate::random::Random;
 
@@ -128,7 +128,7 @@ impl spec::Proposer for Adversary {
 
     fn commit(&mut self, _committed: &[Token]) {}
 
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
         None
     }
 

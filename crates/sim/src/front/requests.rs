@@ -176,6 +176,8 @@ impl Front for Requests {
                 Output::Work(frame) => return Some(Sent::Work(frame)),
                 Output::Hint(hint) => return Some(Sent::Hint(hint)),
                 Output::Event(id, event) => self.tell(id, event),
+                // No scenario has a draft model: drafts are made here.
+                Output::Draft(..) => {}
             }
         }
     }

@@ -6,59 +6,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use protocol::{Epoch, Position, Token, Verdict, Window};
-use spec::{
-    Answer, Ask, Block, Draft, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Sources, Speculate,
-    Speculation, Start,
-};
+use spec::{Block, Draft, Drafted, Line, Pace, Reach, Setup, Sources, Speculate, Speculation, Start};
 
 use crate::tail::{Model, SEQ, Tail};
-
-/// Says "not yet" until a draft arrives, then what of the draft still fits.
-#[derive(Debug, Default)]
-struct Drafter {
-    draft: Option<Draft>,
-}
-
-impl Proposer for Drafter {
-    fn name(&self) -> &'static str {
-        "drafter"
-    }
-
-    fn prior(&self) -> Prior {
-        [0.5; RUNS.len() + 1]
-    }
-
-    fn begin(&mut self, _prompt: &[Token]) {}
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
-        None
-    }
-
-    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
-        let Some(draft) = self.draft.as_ref().filter(|draft| draft.epoch == ask.epoch) else {
-            return Answer::NotYet;
-        };
-        let base = draft.base.0 as usize;
-        let Some(known) = ask.tokens.len().checked_sub(base) else { return Answer::NotYet };
-        let Block { tokens, probabilities, .. } = &draft.block;
-        if known >= tokens.len() || tokens[..known] != ask.tokens[base..] {
-            return Answer::NotYet;
-        }
-        let end = tokens.len().min(known + n);
-        let block = Block {
-            tokens: tokens[known..end].to_vec(),
-            run: known as u32,
-            probabilities: probabilities.get(known..end).unwrap_or(&[]).to_vec(),
-        };
-        if block.tokens.is_empty() { Answer::Nothing } else { Answer::Guesses(block) }
-    }
-
-    fn handle_draft(&mut self, draft: Draft) {
-        self.draft = Some(draft);
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -99,6 +49,8 @@ struct Run {
     speculation: Speculation,
     /// What is sent, to know what a drafter would continue.
     optimistic: Vec<Token>,
+    /// The same, from what a drafter is told.
+    told: Vec<Token>,
     tail: Tail,
     line: VecDeque<Window>,
     verdicts: VecDeque<Verdict>,
@@ -115,16 +67,13 @@ impl Run {
         let setup = Setup { seq: SEQ, n_vocab: case.model.n_vocab, limit, max_in_flight };
         let sources = if case.with_suffix { Sources::Auto } else { Sources::Off };
         let reach = Reach { width: case.width, depth: case.depth, ..Reach::default() };
-        let start = Start {
-            setup,
-            prompt: prompt.clone(),
-            prediction: None,
-            own: vec![Box::new(Drafter::default())],
-        };
+        let start =
+            Start { setup, prompt: prompt.clone(), prediction: None, own: vec![Box::new(Drafted::new())] };
         Self {
             speculation: Speculation::new(start, &Speculate { sources, reach }),
             pace: Pace::new(3),
             tail: Tail::new(case.model, &prompt, limit),
+            told: prompt.clone(),
             optimistic: prompt,
             line: VecDeque::new(),
             verdicts: VecDeque::new(),
@@ -149,6 +98,17 @@ impl Run {
         true
     }
 
+    /// A drafter hears of the text, and then knows it.
+    fn tell(&mut self) {
+        if let Some(change) = self.speculation.text_change() {
+            self.told.truncate(change.from.0 as usize);
+            assert_eq!(self.told.len(), change.from.0 as usize, "nothing is left out");
+            self.told.extend(&change.tokens);
+            assert_eq!((change.epoch, &self.told), (self.speculation.epoch(), &self.optimistic));
+            assert_eq!(self.speculation.text_change(), None, "nothing is told twice");
+        }
+    }
+
     /// A draft that continues what was sent comes, perhaps when that is out of date.
     fn draft(&mut self) {
         let mut tokens = self.optimistic.clone();
@@ -164,8 +124,10 @@ impl Run {
         let probabilities = if self.case.with_probabilities { probabilities } else { Vec::new() };
         let block = Block { tokens, run: 0, probabilities };
         let epoch = Epoch(self.speculation.epoch().0.saturating_sub((self.choose(4) == 0).into()));
-        assert!(self.speculation.handle_draft("drafter", Draft { epoch, base, block }));
-        assert!(!self.speculation.handle_draft("nobody", Draft { epoch, base, block: Block::default() }));
+        let line = Line { pace: &self.pace, n_live: 1 };
+        assert!(self.speculation.handle_draft("draft", Draft { epoch, base, block }, line));
+        let nothing = Draft { epoch, base, block: Block::default() };
+        assert!(!self.speculation.handle_draft("nobody", nothing, line));
     }
 
     fn commit(&mut self) -> bool {
@@ -193,6 +155,9 @@ proptest! {
         while run.speculation.ended().is_none() {
             if run.choose(3) == 0 {
                 run.draft();
+            }
+            if run.choose(2) == 0 {
+                run.tell();
             }
             let first = run.choose(3);
             let moved = (0..3).any(|i| match (first + i) % 3 {
