@@ -14,6 +14,9 @@ use crate::line::LineModel;
 use crate::oracle::Oracle;
 use crate::workload::{N_VOCAB, Workload};
 
+/// The forecast's texts share nothing.
+const PREFIX_BYTES: u64 = 0;
+
 /// Prompt and answer of the probe.
 const PROBE: Token = Token(0);
 
@@ -125,7 +128,7 @@ impl<'a> Run<'a> {
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
             let core = StageCore::new(
                 stage::Engine::shape(&engine).clone(),
-                stage::Config { row_dtype: RowDtype::F32 },
+                stage::Config { row_dtype: RowDtype::F32, prefix_bytes: PREFIX_BYTES },
             );
             Stage { core, engine, running: None, busy: Duration::ZERO }
         };
@@ -293,6 +296,7 @@ fn request(prompt: &[Token], script: usize, n_answer: usize) -> Request {
         max_tokens: Some(n_answer as u32),
         ignore_eos: true,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     }
 }

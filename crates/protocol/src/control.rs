@@ -254,6 +254,13 @@ pub enum FaultKind {
         /// What the link said.
         reason: String,
     },
+    /// The prefix that a sequence was to begin with is not (or no longer) here. Nothing is wrong: the front begins
+    /// again without it.
+    #[error("the prefix of sequence {prefix} is not here any more")]
+    PrefixLost {
+        /// The sequence that was parked.
+        prefix: SeqId,
+    },
     /// A kind of work that this build does not do.
     #[error("{what} is not supported")]
     Unsupported {

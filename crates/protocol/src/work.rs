@@ -70,6 +70,8 @@ pub struct Open {
     pub seq: SeqId,
     /// First position that will be computed; the positions before it are `history`, already resident.
     pub start: Position,
+    /// The parked prefix that holds the positions before `start`; none for a sequence that starts with nothing.
+    pub reuse: Option<Reuse>,
     /// Key of the sampling noise.
     pub seed: u64,
     /// Which of a request's choices this is; part of the noise's key.
@@ -84,6 +86,15 @@ pub struct Open {
     pub top_logprobs: Option<u8>,
     /// Tokens at positions `0..start`, for penalties and drafts.
     pub history: Vec<Token>,
+}
+
+/// A parked prefix whose first positions a new sequence takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reuse {
+    /// The sequence that was parked.
+    pub prefix: SeqId,
+    /// Whether the prefix stays for others; else it is gone once the new sequence has begun.
+    pub keep: bool,
 }
 
 /// The prompt's tokens at `base..base + tokens.len()`.
@@ -126,7 +137,9 @@ pub struct Fork {
     pub child: Box<Open>,
 }
 
-/// Cuts the sequence to `len` positions and keeps them as a prefix that later sequences may reuse.
+/// Ends the sequence as [`Close`] does, but keeps its first `len` positions as a prefix that later sequences may reuse
+/// under the sequence's id, until a [`Close`] of that id. A stage may lose it at any time: see
+/// [`crate::FaultKind::PrefixLost`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Park {
     /// Whose positions.
@@ -135,7 +148,7 @@ pub struct Park {
     pub len: Position,
 }
 
-/// Ends a sequence on every stage.
+/// Ends a sequence on every stage, or drops the prefix that it was parked as.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Close {
     /// The sequence; its id is never used again.

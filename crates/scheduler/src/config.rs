@@ -33,13 +33,15 @@ pub struct Config {
     pub queue_limit: u32,
     /// How long a request may wait.
     pub queue_timeout: Duration,
+    /// Tokens of parked prefixes that the line keeps at most; 0 keeps none.
+    pub prefix_tokens: u64,
     /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
     /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
     pub speculate: Speculate,
 }
 
 impl Config {
-    /// The usual budgets for a line of this shape, without guessing.
+    /// The usual budgets for a line of this shape, without guessing and without parked prefixes.
     #[must_use]
     pub fn new(n_stages: u16, n_slots: u16, context: u32, n_vocab: u32) -> Self {
         Self {
@@ -52,6 +54,7 @@ impl Config {
             max_chunks_in_flight: u32::from(n_stages) + 1,
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
+            prefix_tokens: 0,
             speculate: Speculate::off(),
         }
     }

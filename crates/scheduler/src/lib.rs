@@ -7,6 +7,7 @@
 mod config;
 mod drafting;
 mod fault;
+mod prefixes;
 mod request;
 mod scheduler;
 mod sequence;
@@ -15,6 +16,7 @@ mod status;
 pub use config::Config;
 pub use drafting::Drafting;
 pub use fault::ReportFault;
+pub use prefixes::Namespace;
 pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
 pub use status::{SequenceState, SequenceStatus, Stats};

@@ -5,6 +5,8 @@ use std::time::Duration;
 use protocol::{SamplerParams, StageTiming, Token, TokenLogprobs};
 use spec::{InFlight, Tally};
 
+use crate::prefixes::Namespace;
+
 /// Names one request to the scheduler, for its whole life; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -26,6 +28,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Alternatives per token in log-probabilities; `None` for none at all.
     pub top_logprobs: Option<u8>,
+    /// Whose prompts it may share computed prefixes with; `None` for nobody's, in either direction.
+    pub namespace: Option<Namespace>,
     /// What the caller expects the answer to be, to be guessed from; it changes how fast the answer comes and nothing
     /// else. What exceeds the context is ignored.
     pub prediction: Option<Vec<Token>>,

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{
-    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
-    Verdict, Work, limits,
+    Close, End, Fault, FaultKind, Frame, Hint, Open, Park, Position, Progress, Report, Reuse, SeqId,
+    StageIndex, Token, Verdict, Work, limits,
 };
 use spec::{Draft, Line, Pace, Proposer};
 
+use crate::prefixes::Prefixes;
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
     Config, Drafting, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus,
@@ -42,6 +43,7 @@ pub struct Scheduler {
     queue: VecDeque<Queued>,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
+    prefixes: Prefixes,
     /// How fast the line is.
     pace: Pace,
     /// The sequences of requests that are not over.
@@ -60,6 +62,8 @@ struct Queued {
     /// Sources of guesses that its caller brought.
     own: Vec<Box<dyn Proposer>>,
     since: Duration,
+    /// Its caller has heard that it left the queue, but a stage had lost the prefix that it began with.
+    was_started: bool,
 }
 
 impl Scheduler {
@@ -81,6 +85,7 @@ impl Scheduler {
         Self {
             line_is_up: false,
             pace: Pace::new(config.n_stages),
+            prefixes: Prefixes::new(config.prefix_tokens),
             config,
             queue: VecDeque::new(),
             sequences: BTreeMap::new(),
@@ -122,7 +127,7 @@ impl Scheduler {
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        self.queue.push_back(Queued { id, request, own, since: now });
+        self.queue.push_back(Queued { id, request, own, since: now, was_started: false });
         self.admit(now);
         Ok(id)
     }
@@ -170,6 +175,7 @@ impl Scheduler {
         // Nobody is left to hear the `Close` frames or to answer them.
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         self.sequences.clear();
+        self.prefixes.clear();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
     }
@@ -194,7 +200,7 @@ impl Scheduler {
             Report::Verdict(verdict) => self.handle_verdict(*verdict, now),
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
-            Report::Fault(fault) => self.handle_fault(from, &fault),
+            Report::Fault(fault) => self.handle_fault(from, &fault, now),
         }
     }
 
@@ -225,6 +231,7 @@ impl Scheduler {
         let mut stats = self.stats;
         stats.queued = self.queue.len() as u32;
         stats.sequences = self.sequences.len() as u32;
+        (stats.parked_tokens, stats.parked_prefixes) = self.prefixes.size();
         self.sequences.values().for_each(|sequence| add(&mut stats, &sequence.guessing()));
         stats
     }
@@ -280,7 +287,7 @@ impl Scheduler {
     }
 
     fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
-        let Queued { id, mut request, own, since } = queued;
+        let Queued { id, mut request, own, since, was_started } = queued;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -288,28 +295,39 @@ impl Scheduler {
         let n_prompt = request.prompt.len() as u32;
         let room = self.config.context - n_prompt;
         let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
-        self.emit(id, Event::Started { cached: 0, queued: now.saturating_sub(since) });
+        // Who was misled once begins with nothing.
+        let namespace = request.namespace.filter(|_| !was_started);
+        let hit = namespace.and_then(|namespace| self.prefixes.find(namespace, &request.prompt));
+        let n_cached = hit.map_or(0, |hit| hit.len as u32);
+        if !was_started {
+            self.emit(id, Event::Started { cached: n_cached, queued: now.saturating_sub(since) });
+        }
+        self.stats.reused_tokens += u64::from(n_cached);
+        let reuse = hit.map(|hit| Reuse { prefix: hit.prefix, keep: !hit.is_whole });
+        if let Some(Reuse { prefix, keep: false }) = reuse {
+            self.prefixes.remove(prefix);
+        }
         let open = Open {
             seq,
-            start: Position(0),
+            start: Position(n_cached),
+            reuse,
             seed: request.seed,
             choice: request.choice,
-            sampler: request.sampler,
+            sampler: request.sampler.clone(),
             limit,
             ignore_eos: request.ignore_eos,
             top_logprobs: request.top_logprobs,
-            history: Vec::new(),
+            history: request.prompt[..n_cached as usize].to_vec(),
         };
-        let wants_logprobs = request.top_logprobs.is_some();
-        let Request { prompt, prediction, .. } = request;
         let is_drafted = self.config.speculate.draft_model().is_some() && n_prompt + 2 <= limit.0;
         if is_drafted {
-            let open = Open { start: Position(n_prompt), history: prompt.clone(), ..open.clone() };
+            let history = request.prompt.clone();
+            let open = Open { start: Position(n_prompt), reuse: None, history, ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
         let start =
-            Start { seq, request: id, prompt, limit, wants_logprobs, is_drafted, prediction, own, now };
+            Start { seq, request: id, asked: Box::new(request), n_cached, limit, is_drafted, own, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -397,10 +415,14 @@ impl Scheduler {
         Ok(())
     }
 
-    fn handle_fault(&mut self, from: StageIndex, fault: &Fault) -> Result<(), ReportFault> {
+    fn handle_fault(&mut self, from: StageIndex, fault: &Fault, now: Duration) -> Result<(), ReportFault> {
         let failure = failure_of(from, &fault.kind);
         if let Some(seq) = fault.seq {
             if self.live(seq)?.is_some() {
+                if let FaultKind::PrefixLost { prefix } = fault.kind {
+                    self.begin_again(seq, prefix, now);
+                    return Ok(());
+                }
                 self.fail(seq, failure);
             } else {
                 self.stats.late_reports += 1;
@@ -427,8 +449,22 @@ impl Scheduler {
         fault
     }
 
+    /// A stage does not have the prefix that a sequence was opened with: its request waits for a slot once more, before
+    /// all others, and then computes its whole prompt.
+    fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
+        let Some(sequence) = self.sequences.get(&seq) else { return };
+        let request = sequence.asked().clone();
+        self.stats.lost_prefixes += 1;
+        if self.prefixes.remove(prefix) {
+            self.send(Work::Close(Close { seq: prefix }));
+        }
+        if let Some(id) = self.close(seq, false) {
+            self.queue.push_front(Queued { id, request, own: Vec::new(), since: now, was_started: true });
+        }
+    }
+
     fn fail(&mut self, seq: SeqId, failure: Failure) {
-        if let Some(id) = self.close(seq) {
+        if let Some(id) = self.close(seq, false) {
             self.stats.failed += 1;
             self.emit(id, Event::Failed(failure));
         }
@@ -437,7 +473,7 @@ impl Scheduler {
     fn finish(&mut self, seq: SeqId, finish: Finish, now: Duration) {
         let Some(sequence) = self.sequences.get(&seq) else { return };
         let timings = sequence.timings(now);
-        if let Some(id) = self.close(seq) {
+        if let Some(id) = self.close(seq, true) {
             match finish {
                 Finish::Cancelled => self.stats.cancelled += 1,
                 Finish::Stop | Finish::Length => self.stats.finished += 1,
@@ -446,12 +482,15 @@ impl Scheduler {
         }
     }
 
-    /// Takes a sequence off the line; its slot stays in use until the tail has seen the `Close`.
-    fn close(&mut self, seq: SeqId) -> Option<RequestId> {
+    /// Takes a sequence off the line; its slot stays in use until the tail has seen that. What it has computed is parked
+    /// if it `may` be.
+    fn close(&mut self, seq: SeqId, may_park: bool) -> Option<RequestId> {
         let sequence = self.sequences.get_mut(&seq)?;
         let id = sequence.request();
         let guessing = sequence.guessing();
         add(&mut self.stats, &guessing);
+        let namespace = sequence.asked().namespace.filter(|_| may_park);
+        let computed = namespace.map(|namespace| (namespace, sequence.computed().to_vec()));
         if sequence.close() {
             self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
         }
@@ -459,7 +498,18 @@ impl Scheduler {
         if sequence.is_drafted() {
             self.outputs.push_back(Output::Draft(id, Drafting::Close));
         }
-        self.send(Work::Close(Close { seq }));
+        let (len, gone) = match computed {
+            Some((namespace, tokens)) => {
+                (Position(tokens.len() as u32), self.prefixes.insert(namespace, tokens, seq))
+            }
+            None => (Position(0), vec![seq]),
+        };
+        if !gone.contains(&seq) {
+            self.send(Work::Park(Park { seq, len }));
+        }
+        for seq in gone {
+            self.send(Work::Close(Close { seq }));
+        }
         Some(id)
     }
 

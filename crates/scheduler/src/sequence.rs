@@ -8,20 +8,20 @@ use std::time::Duration;
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
 use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally, TextChange};
 
-use crate::{Config, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
+use crate::{Config, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     seq: SeqId,
     request: RequestId,
-    n_prompt: u32,
+    /// As it was asked for, to begin again if a stage has lost the prefix.
+    asked: Box<Request>,
+    /// Positions taken over from a parked prefix.
+    n_cached: u32,
     limit: Position,
-    wants_logprobs: bool,
     /// Somebody elsewhere drafts for it.
     is_drafted: bool,
-    /// For when the prompt has been sent.
-    prediction: Option<Vec<Token>>,
     own: Vec<Box<dyn Proposer>>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
@@ -32,7 +32,7 @@ pub(crate) struct Sequence {
 #[derive(Debug)]
 enum Phase {
     /// Chunks up to `next` were sent; the prompt's last token is the anchor and never part of one.
-    Prefill { prompt: Vec<Token>, next: usize },
+    Prefill { next: usize },
     /// Windows go out and verdicts come back.
     Decode(Box<Speculation>),
     /// The request is over; `positions` tokens were committed.
@@ -44,12 +44,11 @@ enum Phase {
 pub(crate) struct Start {
     pub(crate) seq: SeqId,
     pub(crate) request: RequestId,
-    pub(crate) prompt: Vec<Token>,
+    pub(crate) asked: Box<Request>,
+    pub(crate) n_cached: u32,
     pub(crate) limit: Position,
-    pub(crate) wants_logprobs: bool,
     /// Somebody elsewhere drafts for it and must hear of its text.
     pub(crate) is_drafted: bool,
-    pub(crate) prediction: Option<Vec<Token>>,
     /// Sources of guesses that the caller brings.
     pub(crate) own: Vec<Box<dyn Proposer>>,
     pub(crate) now: Duration,
@@ -60,14 +59,13 @@ impl Sequence {
         Self {
             seq: start.seq,
             request: start.request,
-            n_prompt: start.prompt.len() as u32,
+            asked: start.asked,
+            n_cached: start.n_cached,
             limit: start.limit,
-            wants_logprobs: start.wants_logprobs,
             is_drafted: start.is_drafted,
-            prediction: start.prediction,
             own: start.own,
             chunks: VecDeque::new(),
-            phase: Phase::Prefill { prompt: start.prompt, next: 0 },
+            phase: Phase::Prefill { next: start.n_cached as usize },
             meter: Meter::new(start.now),
         }
     }
@@ -86,7 +84,8 @@ impl Sequence {
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.
     pub(crate) fn next_work(&mut self, config: &Config, line: Line<'_>, now: Duration) -> Option<Work> {
-        if let Phase::Prefill { prompt, next } = &mut self.phase {
+        if let Phase::Prefill { next } = &mut self.phase {
+            let prompt = &self.asked.prompt;
             let n_left = prompt.len() - 1 - *next;
             if n_left > 0 {
                 if self.chunks.len() >= config.max_chunks_in_flight as usize {
@@ -101,8 +100,8 @@ impl Sequence {
             let max_in_flight = Speculation::max_in_flight();
             let start = spec::Start {
                 setup: Setup { seq: self.seq, n_vocab: config.n_vocab, limit: self.limit, max_in_flight },
-                prompt: std::mem::take(prompt),
-                prediction: self.prediction.take(),
+                prompt: prompt.clone(),
+                prediction: self.asked.prediction.clone(),
                 own: std::mem::take(&mut self.own),
             };
             self.phase = Phase::Decode(Box::new(Speculation::new(start, &config.speculate)));
@@ -155,7 +154,7 @@ impl Sequence {
         if !self.chunks.is_empty() {
             return Err(ReportFault::PromptPending { seq });
         }
-        let expected = if self.wants_logprobs { verdict.tokens.len() } else { 0 };
+        let expected = if self.asked.top_logprobs.is_some() { verdict.tokens.len() } else { 0 };
         if verdict.logprobs.len() != expected {
             return Err(ReportFault::Logprobs { seq, n_logprobs: verdict.logprobs.len(), expected });
         }
@@ -174,10 +173,10 @@ impl Sequence {
     }
 
     pub(crate) fn timings(&self, now: Duration) -> Timings {
-        let n_generated = self.positions().saturating_sub(self.n_prompt);
+        let n_generated = self.positions().saturating_sub(self.n_prompt());
         Timings {
-            prompt_tokens: self.n_prompt,
-            cached_tokens: 0,
+            prompt_tokens: self.n_prompt(),
+            cached_tokens: self.n_cached,
             generated_tokens: n_generated,
             ..self.meter.timings(now, &self.guessing())
         }
@@ -206,16 +205,38 @@ impl Sequence {
             seq: self.seq,
             request: self.request,
             state,
-            prompt: self.n_prompt,
+            prompt: self.n_prompt(),
+            cached: self.n_cached,
             positions: self.positions(),
             windows_in_flight: self.windows_in_flight(),
             plan,
         }
     }
 
+    /// What a later prompt may begin with: the committed tokens that every stage has computed. Nothing before the first
+    /// verdict, when a stage may not be so far yet.
+    pub(crate) fn computed(&self) -> &[Token] {
+        match &self.phase {
+            Phase::Decode(speculation) if speculation.committed().len() > self.asked.prompt.len() => {
+                let committed = speculation.committed();
+                &committed[..committed.len() - 1]
+            }
+            Phase::Prefill { .. } | Phase::Decode(_) | Phase::Closing { .. } => &[],
+        }
+    }
+
+    /// What it was opened for.
+    pub(crate) const fn asked(&self) -> &Request {
+        &self.asked
+    }
+
+    fn n_prompt(&self) -> u32 {
+        self.asked.prompt.len() as u32
+    }
+
     fn positions(&self) -> u32 {
         match &self.phase {
-            Phase::Prefill { next, .. } => *next as u32,
+            Phase::Prefill { next } => *next as u32,
             Phase::Decode(speculation) => speculation.committed().len() as u32,
             Phase::Closing { positions } => *positions,
         }

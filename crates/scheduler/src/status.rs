@@ -22,6 +22,14 @@ pub struct Stats {
     pub cancelled: u64,
     /// Requests that failed.
     pub failed: u64,
+    /// Tokens of the prefixes parked now.
+    pub parked_tokens: u64,
+    /// Prefixes parked now.
+    pub parked_prefixes: u32,
+    /// Prompt tokens taken over from parked prefixes.
+    pub reused_tokens: u64,
+    /// Times that a stage did not have a prefix that a sequence was to begin with.
+    pub lost_prefixes: u64,
     /// Prompt tokens sent in chunks.
     pub prefilled_tokens: u64,
     /// Tokens committed.
@@ -57,6 +65,8 @@ pub struct SequenceStatus {
     pub state: SequenceState,
     /// Tokens in its prompt.
     pub prompt: u32,
+    /// Of those, taken over from a parked prefix.
+    pub cached: u32,
     /// Tokens committed to it, the prompt's included as far as they were sent.
     pub positions: u32,
     /// Windows that have no verdict yet.

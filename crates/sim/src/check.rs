@@ -267,6 +267,7 @@ struct Heard {
     next: Position,
     /// Of the last window.
     window: Option<(Epoch, WindowId)>,
+    is_parked: bool,
     is_closed: bool,
 }
 
@@ -275,7 +276,7 @@ impl Order {
     pub(crate) fn check(&mut self, work: &Work) -> Result<(), String> {
         let seq = work.seq();
         if let Work::Open(open) = work {
-            let heard = Heard { next: open.start, window: None, is_closed: false };
+            let heard = Heard { next: open.start, window: None, is_parked: false, is_closed: false };
             return match self.sequences.insert(seq, heard) {
                 None => Ok(()),
                 Some(_) => Err("opened twice".into()),
@@ -283,14 +284,22 @@ impl Order {
         }
         if matches!(work, Work::Close(_)) && !self.sequences.contains_key(&seq) {
             // The stages above were told to drop the sequence before they passed its `Open` on.
-            self.sequences.insert(seq, Heard { next: Position(0), window: None, is_closed: true });
+            let heard = Heard { next: Position(0), window: None, is_parked: false, is_closed: true };
+            self.sequences.insert(seq, heard);
             return Ok(());
         }
         let heard = self.sequences.get_mut(&seq).ok_or("not open yet")?;
         if heard.is_closed {
             return Err("more after its close".into());
         }
+        if heard.is_parked && !matches!(work, Work::Close(_)) {
+            return Err("more than its close after it was parked".into());
+        }
         match work {
+            Work::Park(_) => {
+                heard.is_parked = true;
+                Ok(())
+            }
             Work::Chunk(chunk) => heard.chunk(chunk.base, chunk.tokens.len()),
             Work::Window(window) => {
                 heard.window(window.base, window.tokens.len(), (window.epoch, window.window))
@@ -299,7 +308,7 @@ impl Order {
                 heard.is_closed = true;
                 Ok(())
             }
-            Work::Open(_) | Work::Fork(_) | Work::Park(_) => Err("work that nobody sends yet".into()),
+            Work::Open(_) | Work::Fork(_) => Err("work that nobody sends yet".into()),
         }
     }
 }

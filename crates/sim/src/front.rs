@@ -32,6 +32,10 @@ pub(crate) struct Guessed {
     pub(crate) accepted: u64,
     /// Proposals with tokens outside the vocabulary.
     pub(crate) refused: u64,
+    /// Prompt tokens taken over from parked prefixes.
+    pub(crate) reused_tokens: u64,
+    /// Prefixes that a stage did not have.
+    pub(crate) lost_prefixes: u64,
 }
 
 /// A front, driven by the line's loop.

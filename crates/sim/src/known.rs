@@ -28,11 +28,11 @@ impl Known {
     pub(crate) fn hear_frame(&mut self, work: &Work) {
         match work {
             Work::Window(window) => self.hear_epoch(window.seq, window.epoch),
-            Work::Close(close) => self.hear_end(close.seq),
+            Work::Close(_) | Work::Park(_) => self.hear_end(work.seq()),
             Work::Open(open) => {
                 self.now.open.insert(open.seq);
             }
-            Work::Chunk(_) | Work::Fork(_) | Work::Park(_) => {}
+            Work::Chunk(_) | Work::Fork(_) => {}
         }
     }
 

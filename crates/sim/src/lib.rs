@@ -95,6 +95,10 @@ pub struct Summary {
     pub refused_proposals: u64,
     /// Engine calls that served several sequences at once.
     pub shared_calls: u64,
+    /// Prompt tokens taken over from parked prefixes.
+    pub reused_tokens: u64,
+    /// Times that a stage did not have the prefix that a sequence was to begin with.
+    pub lost_prefixes: u64,
     /// Times that the line was lost.
     pub outages: u64,
     /// Faults reported by stages that had every reason to.
@@ -130,6 +134,7 @@ pub fn run(plan: &Plan) -> Outcome {
             config.queue_limit = scenario.queue_limit;
             config.queue_timeout = scenario.queue_timeout;
             config.speculate = scenario.speculate.clone();
+            config.prefix_tokens = scenario.prefix_tokens;
             let front = Requests::new(config, limits, asks, stories, random.fork());
             drive(front, plan, &scenario, random)
         }
@@ -166,6 +171,8 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
         accepted: guessed.accepted,
         refused_proposals: guessed.refused,
         shared_calls: counts.shared_calls,
+        reused_tokens: guessed.reused_tokens,
+        lost_prefixes: guessed.lost_prefixes,
         outages: counts.outages,
         faults: counts.faults,
         sabotaged: network.n_broken() + counts.spoiled_calls,
@@ -187,6 +194,8 @@ impl Summary {
         self.accepted += other.accepted;
         self.refused_proposals += other.refused_proposals;
         self.shared_calls += other.shared_calls;
+        self.reused_tokens += other.reused_tokens;
+        self.lost_prefixes += other.lost_prefixes;
         self.outages += other.outages;
         self.faults += other.faults;
         self.sabotaged += other.sabotaged;
@@ -200,7 +209,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
-             {} outages, {} faults, {} events",
+             {} prompt tokens reused ({} prefixes lost), {} outages, {} faults, {} events",
             self.requests,
             self.tokens,
             self.windows,
@@ -209,6 +218,8 @@ impl fmt::Display for Summary {
             self.accepted,
             self.proposed,
             self.shared_calls,
+            self.reused_tokens,
+            self.lost_prefixes,
             self.outages,
             self.faults,
             self.events

@@ -89,7 +89,7 @@ impl<F: Front> Line<F> {
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
             let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), flaws);
             Stage {
-                core: StageCore::new(shape, Config { row_dtype: scenario.row_dtype }),
+                core: StageCore::new(shape, Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes }),
                 engine: Watched::new(engine),
                 time,
                 generation: Generation(0),
@@ -239,6 +239,8 @@ impl<F: Front> Line<F> {
         match kind {
             FaultKind::Engine { .. } => self.engines_fail,
             FaultKind::Sampler { .. } => self.samplers_refuse,
+            // Stages may lose prefixes at any time.
+            FaultKind::PrefixLost { .. } => true,
             _ => false,
         }
     }
@@ -384,6 +386,7 @@ fn fresh(seq: SeqId) -> Open {
     Open {
         seq,
         start: protocol::Position(0),
+        reuse: None,
         seed: 0,
         choice: 0,
         sampler: protocol::SamplerParams::default(),

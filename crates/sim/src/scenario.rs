@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use protocol::{LayerRange, Open, Position, RowDtype, SamplerParams, SeqId, Token};
-use scheduler::Request;
+use scheduler::{Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 
 use crate::Plan;
 use crate::network::Delays;
 use crate::random::Random;
-use crate::toy::{Model, Sizes};
+use crate::toy::{self, Model, Sizes};
 
 /// The most rows that any window has.
 const MAX_WIDTH: u32 = 16;
@@ -33,6 +33,8 @@ pub(crate) struct Ask {
     pub(crate) choice: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) top_logprobs: Option<u8>,
+    /// Whose prefixes it shares.
+    pub(crate) namespace: Option<Namespace>,
     /// From the moment it is taken (or, with [`crate::front::Guesses`], started) until it is cancelled.
     pub(crate) patience: Option<Duration>,
 }
@@ -47,6 +49,7 @@ impl Ask {
             max_tokens: self.max_tokens,
             ignore_eos: self.ignore_eos,
             top_logprobs: self.top_logprobs,
+            namespace: self.namespace,
             prediction: None,
         }
     }
@@ -57,6 +60,7 @@ impl Ask {
         Open {
             seq,
             start: Position(0),
+            reuse: None,
             seed: self.seed,
             choice: self.choice,
             sampler: self.sampler.clone(),
@@ -107,6 +111,10 @@ pub(crate) struct Scenario {
     pub(crate) failures: u32,
     pub(crate) queue_limit: u32,
     pub(crate) queue_timeout: Duration,
+    /// Tokens of prefixes that the front has kept.
+    pub(crate) prefix_tokens: u64,
+    /// Bytes that each stage has for them beside its slots.
+    pub(crate) prefix_bytes: u64,
     /// How the scheduler guesses.
     pub(crate) speculate: Speculate,
 }
@@ -131,7 +139,9 @@ impl Scenario {
         let spread = random.between(1, 60_000);
         let impatient = if plan.calm { 0 } else { random.pick(&[0, 0, 30, 70]) };
         let unusual = if plan.calm { 0 } else { random.pick(&[0, 0, 10]) };
-        let asks = (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
+        let mut asks: Vec<Ask> =
+            (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
+        (1..asks.len()).for_each(|later| follow_up(&mut asks, later, (&model, &limits), random));
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
         let least = random.pick(&[0, 20, 2000]);
@@ -154,6 +164,8 @@ impl Scenario {
             queue_limit: random.between(1, 12),
             queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { Duration::from_secs(3600) },
             speculate: draw_speculate(plan, random),
+            prefix_tokens: random.pick(&[0, 100, 100_000]),
+            prefix_bytes: random.pick(&[0, 3000, 1 << 30]),
         }
     }
 }
@@ -200,8 +212,28 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
         choice: random.between(0, 3),
         ignore_eos: random.percent(50),
         top_logprobs: random.percent(25).then(|| random.between(0, 3) as u8),
+        namespace: random.pick(&[Some(0), Some(0), Some(1), None]),
         patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
     }
+}
+
+/// Often, a prompt begins like an earlier one, or goes on where its answer ended.
+fn follow_up(asks: &mut [Ask], later: usize, (model, limits): (&Model, &Limits), random: &mut Random) {
+    if random.percent(40) {
+        return;
+    }
+    let earlier = asks[random.between(0, later as u32 - 1) as usize].clone();
+    let mut text = earlier.prompt.clone();
+    if random.percent(50) {
+        text.extend(toy::sequential(model, &earlier.open(SeqId(0), limits.context), &earlier.prompt).0);
+    } else {
+        text.truncate(random.between(1, text.len() as u32) as usize);
+    }
+    let ask = &mut asks[later];
+    text.append(&mut ask.prompt);
+    text.truncate(limits.context as usize - 1);
+    ask.prompt = text;
+    ask.at = ask.at.max(earlier.at + random.micros(0, 60_000));
 }
 
 /// Any mix of sources; width and depth left to the controller, or any.

@@ -102,6 +102,23 @@ impl<E: Engine> Engine for Watched<E> {
         self.inner.truncate(slot, len).inspect_err(|_| self.held[usize::from(slot.0)] = None)
     }
 
+    fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
+        let Some(held) = self.held[usize::from(slot.0)].filter(|&held| held > Position(0)) else {
+            let what = format!("a save of slot {}, which holds nothing for sure", slot.0);
+            self.broken.get_mut().push(what.clone());
+            return Err(EngineError { reason: what });
+        };
+        let mut bytes = self.inner.save(slot)?;
+        bytes.extend(held.0.to_le_bytes());
+        Ok(bytes)
+    }
+
+    fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
+        let (bytes, held) = bytes.split_last_chunk().expect("only what was saved is loaded");
+        self.held[usize::from(slot.0)] = Some(Position(u32::from_le_bytes(*held)));
+        self.inner.load(slot, bytes).inspect_err(|_| self.held[usize::from(slot.0)] = None)
+    }
+
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
         self.inner.sampler(open)
     }

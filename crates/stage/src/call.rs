@@ -1,5 +1,6 @@
 //! One engine call: what the core asks for, how it reaches the engine, and what comes back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{Frame, Open, Position, SeqId, Token};
@@ -17,10 +18,48 @@ pub struct Call {
 }
 
 pub(crate) enum Kind {
-    /// Make the sampler of a sequence that begins (tail only).
-    Begin(Box<Open>),
+    /// Make a sequence's slot ready, and on the tail its sampler.
+    Begin(Begin),
     /// Compute rows.
     Run(Batch),
+}
+
+/// How a sequence begins where that needs the engine.
+pub(crate) struct Begin {
+    pub(crate) open: Box<Open>,
+    pub(crate) slot: Slot,
+    pub(crate) moves: Moves,
+}
+
+/// What happens to prefixes first.
+#[derive(Default)]
+pub(crate) struct Moves {
+    /// The prefix that its slot holds is saved, up to this position.
+    pub(crate) save: Option<(SeqId, Position)>,
+    /// Then the slot is made to hold a blob, of so many positions.
+    pub(crate) load: Option<(Arc<[u8]>, Position)>,
+}
+
+/// What came of [`Moves`].
+#[derive(Default)]
+pub(crate) struct Moved {
+    pub(crate) saved: Option<(SeqId, Position, Result<Vec<u8>, EngineError>)>,
+    pub(crate) loaded: Option<(Position, Result<(), EngineError>)>,
+}
+
+impl Moves {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.save.is_none() && self.load.is_none()
+    }
+
+    fn execute(self, slot: Slot, engine: &mut dyn Engine) -> Moved {
+        let saved = self.save.map(|(prefix, len)| {
+            let saved = engine.truncate(slot, len).and_then(|()| engine.save(slot));
+            (prefix, len, saved)
+        });
+        let loaded = self.load.map(|(blob, len)| (len, engine.load(slot, &blob)));
+        Moved { saved, loaded }
+    }
 }
 
 /// Rows of several sequences that share one weight pass.
@@ -66,7 +105,8 @@ pub struct Done {
 }
 
 pub(crate) enum Outcome {
-    Begin(Box<Open>, Result<Box<dyn Sampler>, EngineError>),
+    /// The sampler is made on the tail only.
+    Begin(Box<Open>, Moved, Option<Result<Box<dyn Sampler>, EngineError>>),
     Run(Batch, Result<(), RunError>),
 }
 
@@ -79,7 +119,7 @@ pub(crate) enum RunError {
 }
 
 impl Call {
-    /// What is computed: empty for a call that only makes a sampler.
+    /// What is computed: empty for a call that only has a sequence begin.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         match &self.kind {
@@ -99,9 +139,10 @@ impl Call {
     pub fn execute(self, engine: &mut dyn Engine) -> Done {
         let Self { kind, mut buffers, era, started } = self;
         let outcome = match kind {
-            Kind::Begin(open) => {
-                let sampler = engine.sampler(&open);
-                Outcome::Begin(open, sampler)
+            Kind::Begin(Begin { open, slot, moves }) => {
+                let moved = moves.execute(slot, engine);
+                let sampler = engine.shape().is_tail.then(|| engine.sampler(&open));
+                Outcome::Begin(open, moved, sampler)
             }
             Kind::Run(batch) => {
                 let result = batch.run(engine, &mut buffers);

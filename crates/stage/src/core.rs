@@ -19,13 +19,15 @@
 //! A sequence that is given up (`Drop`, or its `Close` has arrived) never computes again, so there only `Close` follows.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{Fault, FaultKind, Frame, Hint, Open, Position, Report, RowDtype, SeqId, Work};
+use protocol::{Fault, FaultKind, Frame, Hint, Open, Position, Report, Reuse, RowDtype, SeqId, Work};
 
-use crate::call::{Buffers, Item};
+use crate::call::{Buffers, Item, Moves};
 use crate::policy::Policy;
-use crate::port::EngineShape;
+use crate::port::{EngineShape, Rewind, Slot};
+use crate::prefixes::{Place, Prefixes};
 use crate::sequence::{Phase, Running, Sequence, Step};
 use crate::slots::Slots;
 use crate::stats::{Load, Stats};
@@ -37,6 +39,8 @@ mod compute;
 pub struct Config {
     /// How hidden rows arrive and leave.
     pub row_dtype: RowDtype,
+    /// Bytes for prefixes whose slot was needed; 0 keeps prefixes only while their slot is free.
+    pub prefix_bytes: u64,
 }
 
 /// What a stage says.
@@ -54,9 +58,10 @@ pub struct StageCore {
     shape: EngineShape,
     config: Config,
     sequences: BTreeMap<SeqId, Sequence>,
-    /// Sequences whose `Open` waits for a slot, by the order in which they came.
+    /// Sequences whose `Open` waits for a slot or for a prefix, by the order in which they came.
     waiting: BTreeMap<u64, SeqId>,
     slots: Slots,
+    prefixes: Prefixes,
     policy: Policy,
     outputs: VecDeque<Output>,
     stats: Stats,
@@ -77,6 +82,7 @@ impl StageCore {
     pub fn new(shape: EngineShape, config: Config) -> Self {
         Self {
             slots: Slots::new(shape.n_slots),
+            prefixes: Prefixes::new(config.prefix_bytes),
             shape,
             config,
             sequences: BTreeMap::new(),
@@ -154,6 +160,7 @@ impl StageCore {
         }
         self.sequences.clear();
         self.waiting.clear();
+        self.prefixes = Prefixes::new(self.config.prefix_bytes);
         self.slots.release_all();
         self.policy = Policy::default();
         self.outputs.clear();
@@ -169,8 +176,8 @@ impl StageCore {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         match &item.frame.work {
             Work::Window(window) => sequence.newest = sequence.newest.max(window.epoch),
-            Work::Close(_) => sequence.given_up = true,
-            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) | Work::Park(_) => {}
+            Work::Close(_) | Work::Park(_) => sequence.given_up = true,
+            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) => {}
         }
         self.load = self.load + Load::of(&item.frame);
         sequence.queue.push_back(item);
@@ -181,7 +188,8 @@ impl StageCore {
     fn admit(&mut self, item: &Item) -> bool {
         let has_room = self.sequences.len() < self.max_sequences();
         let phase = match &item.frame.work {
-            Work::Close(_) => {
+            Work::Close(_) | Work::Park(_) => {
+                self.prefixes.remove(item.seq);
                 self.say_closed(item.frame.clone());
                 return false;
             }
@@ -191,7 +199,7 @@ impl StageCore {
                 self.say_fault(item.seq, FaultKind::TooManySequences { limit });
                 return false;
             }
-            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) | Work::Park(_) => {
+            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) => {
                 self.say_fault(item.seq, FaultKind::UnknownSequence);
                 if !has_room {
                     return false;
@@ -222,7 +230,7 @@ impl StageCore {
                     self.stats.stale_windows += 1;
                     self.stats.stale_rows += n_rows as u64;
                 }
-                Some(Step::Close) => return self.close(seq),
+                Some(Step::End) => return self.end(seq),
                 Some(Step::Fault(kind)) => self.poison(seq, kind),
             }
         }
@@ -235,50 +243,133 @@ impl StageCore {
     }
 
     /// Gives a sequence its slot, or its place in the queue for one (then false). Its `Open` travels on, except on the
-    /// tail, where it waits for the sampler.
+    /// tail.
     fn begin(&mut self, seq: SeqId) -> bool {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        let Some(sequence) = self.sequences.get(&seq) else { return false };
         let Some(Work::Open(open)) = sequence.queue.front().map(|item| &item.frame.work) else {
             return false;
         };
-        if let Err(kind) = check_open(open) {
-            self.poison(seq, kind);
-            return true;
-        }
-        let Some(slot) = self.slots.take() else {
-            self.waiting.insert(sequence.order, seq);
-            return false;
+        let (order, start, reuse) = (sequence.order, open.start, open.reuse);
+        let found = check_open(open).and_then(|()| self.find_slot(start, reuse));
+        let (slot, moves) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                self.waiting.insert(order, seq);
+                return false;
+            }
+            Err(kind) => {
+                self.poison(seq, kind);
+                return true;
+            }
         };
-        self.waiting.remove(&sequence.order);
+        self.waiting.remove(&order);
         self.stats.opened += 1;
-        if self.shape.is_tail {
-            sequence.phase = Phase::Beginning(slot);
+        self.stats.reused_positions += u64::from(start.0);
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        if self.shape.is_tail || !moves.is_empty() {
+            sequence.phase = Phase::Beginning(slot, moves);
+            if let Some(item) = sequence.queue.front().filter(|_| !self.shape.is_tail) {
+                self.outputs.push_back(Output::Forward(item.frame.clone()));
+            }
             return true;
         }
-        sequence.phase = Phase::Running(Running::new(slot, None));
+        sequence.phase = Phase::Running(Running::new(slot, start, None));
         if let Some(item) = self.drop_first(seq) {
             self.outputs.push_back(Output::Forward(item.frame));
         }
         true
     }
 
-    fn close(&mut self, seq: SeqId) {
+    /// A slot for a sequence, and what must happen to prefixes before it runs there; none while it must wait.
+    fn find_slot(
+        &mut self,
+        start: Position,
+        reuse: Option<Reuse>,
+    ) -> Result<Option<(Slot, Moves)>, FaultKind> {
+        let Some(Reuse { prefix, keep }) = reuse else { return Ok(self.any_slot(None)) };
+        let lost = FaultKind::PrefixLost { prefix };
+        let Some((len, place)) = self.prefixes.look_up(prefix) else {
+            // Links may bring an `Open` before the `Park` of the sequence that it begins with.
+            return if self.sequences.contains_key(&prefix) { Ok(None) } else { Err(lost) };
+        };
+        let fits = match self.shape.rewind {
+            Rewind::Anywhere => len >= start,
+            Rewind::LastCall { .. } => len == start,
+        };
+        if !fits {
+            return Err(lost);
+        }
+        let found = match place {
+            Place::Claimed => None,
+            Place::Warm(slot) => {
+                self.slots.take_this(slot);
+                let save = (keep && self.prefixes.can_save()).then_some((prefix, len));
+                match save {
+                    Some(_) => self.prefixes.claim(prefix),
+                    None => self.prefixes.remove(prefix),
+                }
+                Some((slot, Moves { save, load: None }))
+            }
+            Place::Blob(blob) => {
+                let found = self.any_slot(Some((blob, len)));
+                if found.is_some() && !keep {
+                    self.prefixes.remove(prefix);
+                }
+                found
+            }
+        };
+        Ok(found)
+    }
+
+    /// The lowest slot that holds nothing of worth, else that of the prefix that was used longest ago.
+    fn any_slot(&mut self, load: Option<(Arc<[u8]>, Position)>) -> Option<(Slot, Moves)> {
+        let prefixes = &self.prefixes;
+        if let Some(slot) = self.slots.take(|slot| !prefixes.is_warm(slot)) {
+            return Some((slot, Moves { save: None, load }));
+        }
+        let (victim, slot) = self.prefixes.victim()?;
+        self.slots.take_this(slot);
+        if !self.prefixes.can_save() {
+            self.prefixes.remove(victim);
+            return Some((slot, Moves { save: None, load }));
+        }
+        let len = self.prefixes.len_of(victim)?;
+        self.prefixes.claim(victim);
+        Some((slot, Moves { save: Some((victim, len)), load }))
+    }
+
+    /// A sequence's `Close` or `Park` is the next of its frames.
+    fn end(&mut self, seq: SeqId) {
         let Some(item) = self.drop_first(seq) else { return };
         let Some(sequence) = self.sequences.remove(&seq) else { return };
         self.waiting.remove(&sequence.order);
         self.stats.closed += 1;
-        self.say_closed(item.frame);
         if let Some(slot) = sequence.phase.slot() {
             self.slots.release(slot);
         }
-        // Whatever came behind the `Close` speaks of a sequence that is not open.
+        match (&sequence.phase, &item.frame.work) {
+            (Phase::Running(running), Work::Park(park)) if running.can_park(park.len, self.shape.rewind) => {
+                self.stats.wasted_rows += u64::from(sequence.n_beyond(park.len));
+                self.prefixes.park(seq, park.len, running.slot);
+            }
+            (Phase::Beginning(slot, Moves { save: Some((prefix, _)), .. }), _) => {
+                self.prefixes.give_back(*prefix, *slot);
+            }
+            _ => {}
+        }
+        self.say_closed(item.frame);
+        // Whatever came behind it speaks of a sequence that is not open.
         for item in sequence.queue {
             self.load = self.load - Load::of(&item.frame);
             self.take_in(item);
         }
-        while self.slots.is_any_free() {
-            let Some((_, next)) = self.waiting.pop_first() else { return };
-            self.settle(next);
+        self.wake();
+    }
+
+    /// A slot or a prefix may have come free.
+    fn wake(&mut self) {
+        for seq in self.waiting.values().copied().collect::<Vec<_>>() {
+            self.settle(seq);
         }
     }
 
@@ -306,13 +397,13 @@ impl StageCore {
     }
 }
 
-/// Nothing is resident for a new sequence, whatever it claims.
+/// What a sequence claims to begin with is consistent.
 fn check_open(open: &Open) -> Result<(), FaultKind> {
-    if open.start > Position(0) {
+    if open.start > Position(0) && open.reuse.is_none() {
         return Err(FaultKind::Gap { base: open.start, next: Position(0) });
     }
-    if !open.history.is_empty() {
-        let reason = format!("a history of {} tokens before position 0", open.history.len());
+    if open.history.len() != open.start.0 as usize {
+        let reason = format!("a history of {} tokens before position {}", open.history.len(), open.start);
         return Err(FaultKind::Sampler { reason });
     }
     Ok(())

@@ -103,6 +103,22 @@ pub trait Engine: Send {
     /// If the memory cannot be cut there.
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError>;
 
+    /// The slot's positions as bytes, for [`Engine::load`] of an engine of the same model, range, context and build.
+    ///
+    /// # Errors
+    /// If they cannot be saved; the slot is as before.
+    fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
+        Err(EngineError { reason: format!("slot {} cannot be saved by this engine", slot.0) })
+    }
+
+    /// Makes a slot hold what [`Engine::save`] gave, and nothing else.
+    ///
+    /// # Errors
+    /// If the bytes are not such; the slot is undefined then.
+    fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
+        Err(EngineError { reason: format!("{} bytes cannot be loaded into slot {}", bytes.len(), slot.0) })
+    }
+
     /// A sampler for one sequence (tail only).
     ///
     /// # Errors

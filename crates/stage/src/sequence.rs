@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::{Epoch, FaultKind, Frame, Position, RowDtype, SeqId, Token, Work};
 
-use crate::call::Item;
+use crate::call::{Item, Moves};
 use crate::policy::{Candidate, Class};
 use crate::port::{EngineShape, Rewind, Slot};
 use crate::tail::{Sight, Tail};
@@ -28,8 +28,8 @@ pub(crate) struct Sequence {
 pub(crate) enum Phase {
     /// Its `Open` waits for a slot.
     Waiting,
-    /// It has a slot; its `Open` waits for the sampler (tail only).
-    Beginning(Slot),
+    /// It has a slot; its `Open` waits for the engine: for the sampler on the tail, for prefixes that are moved anywhere.
+    Beginning(Slot, Moves),
     Running(Running),
     /// Only its `Close` is heard.
     Poisoned(Option<Slot>),
@@ -55,8 +55,8 @@ pub(crate) enum Step {
     PassOver,
     /// Drop it: a window of an older epoch.
     Stale,
-    /// End the sequence.
-    Close,
+    /// End the sequence, by `Close` or by `Park`.
+    End,
     /// Poison the sequence.
     Fault(FaultKind),
 }
@@ -78,8 +78,8 @@ impl Sequence {
     pub(crate) fn step(&mut self, shape: &EngineShape, dtype: RowDtype) -> Option<Step> {
         let item = self.queue.front().filter(|_| !self.busy)?;
         let work = &item.frame.work;
-        if matches!(work, Work::Close(_)) {
-            return Some(Step::Close);
+        if matches!(work, Work::Close(_) | Work::Park(_)) {
+            return Some(Step::End);
         }
         if self.given_up {
             return Some(Step::PassOver);
@@ -87,16 +87,15 @@ impl Sequence {
         Some(match (&mut self.phase, work) {
             (Phase::Poisoned(_), _) => Step::PassOver,
             (Phase::Waiting, Work::Open(_)) => Step::Begin,
-            (Phase::Beginning(_), Work::Open(_)) => Step::Ready,
-            (Phase::Waiting | Phase::Beginning(_), _) => Step::Fault(FaultKind::UnknownSequence),
+            (Phase::Beginning(..), Work::Open(_)) => Step::Ready,
+            (Phase::Waiting | Phase::Beginning(..), _) => Step::Fault(FaultKind::UnknownSequence),
             (Phase::Running(_), Work::Open(_)) => Step::Fault(FaultKind::AlreadyOpen),
             (Phase::Running(_), Work::Window(window)) if window.epoch < self.newest => Step::Stale,
             (Phase::Running(running), Work::Chunk(_) | Work::Window(_)) => {
                 running.check(&item.frame, shape, dtype).unwrap_or_else(Step::Fault)
             }
             (Phase::Running(_), Work::Fork(_)) => unsupported("forking a sequence"),
-            (Phase::Running(_), Work::Park(_)) => unsupported("parking a sequence"),
-            (_, Work::Close(_)) => Step::Close,
+            (_, Work::Park(_) | Work::Close(_)) => Step::End,
         })
     }
 
@@ -118,14 +117,14 @@ impl Sequence {
     pub(crate) const fn n_beyond(&self, base: Position) -> u32 {
         match &self.phase {
             Phase::Running(running) => running.next.0.saturating_sub(base.0),
-            Phase::Waiting | Phase::Beginning(_) | Phase::Poisoned(_) => 0,
+            Phase::Waiting | Phase::Beginning(..) | Phase::Poisoned(_) => 0,
         }
     }
 
-    /// Whether its `Open` waits for the engine's sampler.
-    pub(crate) fn wants_sampler(&self) -> bool {
+    /// Whether its `Open` waits for the engine.
+    pub(crate) fn wants_to_begin(&self) -> bool {
         let is_open = |item: &Item| matches!(item.frame.work, Work::Open(_));
-        !self.busy && matches!(self.phase, Phase::Beginning(_)) && self.queue.front().is_some_and(is_open)
+        !self.busy && matches!(self.phase, Phase::Beginning(..)) && self.queue.front().is_some_and(is_open)
     }
 
     /// Whether nobody wants the result of computing a frame any more.
@@ -139,7 +138,7 @@ impl Phase {
     pub(crate) const fn slot(&self) -> Option<Slot> {
         match self {
             Self::Waiting => None,
-            Self::Beginning(slot) => Some(*slot),
+            Self::Beginning(slot, _) => Some(*slot),
             Self::Running(running) => Some(running.slot),
             Self::Poisoned(slot) => *slot,
         }
@@ -147,9 +146,18 @@ impl Phase {
 }
 
 impl Running {
-    /// A sequence that holds nothing yet.
-    pub(crate) const fn new(slot: Slot, tail: Option<Tail>) -> Self {
-        Self { slot, next: Position(0), oldest: Position(0), tail }
+    /// A sequence that holds the positions before `start`, for good.
+    pub(crate) const fn new(slot: Slot, start: Position, tail: Option<Tail>) -> Self {
+        Self { slot, next: start, oldest: start, tail }
+    }
+
+    /// Whether its first `len` positions are here and what lies behind them can be cut.
+    pub(crate) fn can_park(&self, len: Position, rewind: Rewind) -> bool {
+        let can_cut = match rewind {
+            Rewind::Anywhere => self.next >= len,
+            Rewind::LastCall { .. } => self.next == len,
+        };
+        can_cut && len > Position(0)
     }
 
     /// Whether a chunk or window may be computed now.

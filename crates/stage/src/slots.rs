@@ -19,17 +19,22 @@ impl Slots {
         Self { free: (0..n_slots).map(Slot).collect(), held: vec![Some(Position(0)); usize::from(n_slots)] }
     }
 
-    pub(crate) fn take(&mut self) -> Option<Slot> {
-        self.free.pop_first()
+    /// The lowest free slot that `may` be taken.
+    pub(crate) fn take(&mut self, may: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let slot = self.free.iter().copied().find(|&slot| may(slot))?;
+        self.free.remove(&slot);
+        Some(slot)
+    }
+
+    /// Takes this one, which is free.
+    pub(crate) fn take_this(&mut self, slot: Slot) {
+        let was_free = self.free.remove(&slot);
+        assert!(was_free, "slot {} is taken twice", slot.0);
     }
 
     pub(crate) fn release(&mut self, slot: Slot) {
         let was_taken = self.free.insert(slot);
         assert!(was_taken, "slot {} is released twice", slot.0);
-    }
-
-    pub(crate) fn is_any_free(&self) -> bool {
-        !self.free.is_empty()
     }
 
     /// Frees all. What they hold stays known.

@@ -25,6 +25,10 @@ pub struct Stats {
     pub wasted_rows: u64,
     /// Frames passed over because their sequence had been given up, had ended or was poisoned.
     pub passed_over: u64,
+    /// Positions that sequences took over from parked prefixes.
+    pub reused_positions: u64,
+    /// Bytes of prefixes saved because their slot was needed.
+    pub saved_bytes: u64,
     /// Sequences that began.
     pub opened: u64,
     /// Sequences that ended.

@@ -197,6 +197,7 @@ mod tests {
             let open = Open {
                 seq: SeqId(1),
                 start: Position(2),
+                reuse: None,
                 seed: 0,
                 choice: 0,
                 sampler: SamplerParams::default(),

@@ -19,6 +19,7 @@ fn open(sampler: SamplerParams) -> Open {
     Open {
         seq: SeqId(1),
         start: Position(0),
+        reuse: None,
         seed: SEED,
         choice: 0,
         sampler,

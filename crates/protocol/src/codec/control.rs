@@ -277,6 +277,10 @@ fn put_fault(w: &mut Writer<'_>, v: &FaultKind) {
         FaultKind::Sampler { reason } => put_reason(w, 9, reason),
         FaultKind::Link { reason } => put_reason(w, 10, reason),
         FaultKind::Unsupported { what } => put_reason(w, 11, what),
+        FaultKind::PrefixLost { prefix } => {
+            w.u8(12);
+            w.u64(prefix.0);
+        }
     }
 }
 
@@ -308,6 +312,7 @@ fn get_fault(r: &mut Reader<'_>) -> Result<FaultKind, DecodeError> {
         9 => FaultKind::Sampler { reason: reason(r)? },
         10 => FaultKind::Link { reason: reason(r)? },
         11 => FaultKind::Unsupported { what: reason(r)? },
+        12 => FaultKind::PrefixLost { prefix: r.seq("fault.prefix")? },
         tag => return Err(DecodeError::UnknownTag { field: "fault", tag }),
     })
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::{
     Assign, Chunk, Close, Command, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
     Generation, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, Open,
-    PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, RowDtype, Rows, RowsHello,
+    PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
     SamplerParams, SeqId, StageIndex, StageState, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
     Verdict, Window, WindowId, Work, XtcParams, limits,
 };
@@ -121,10 +121,10 @@ fn sampler() -> impl Strategy<Value = SamplerParams> {
 }
 
 fn open() -> impl Strategy<Value = Open> {
-    let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>());
+    let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>(), option::of((seq(), any::<bool>())));
     let top = option::of(0..=limits::MAX_TOP_LOGPROBS);
     (ids, sampler(), 1..1000_u32, top, vec(token(), 0..9)).prop_map(
-        |((seq, seed, choice, ignore_eos), sampler, room, top_logprobs, history)| Open {
+        |((seq, seed, choice, ignore_eos, reuse), sampler, room, top_logprobs, history)| Open {
             seq,
             start: Position(history.len() as u32),
             seed,
@@ -133,6 +133,7 @@ fn open() -> impl Strategy<Value = Open> {
             limit: Position(history.len() as u32 + room),
             ignore_eos,
             top_logprobs,
+            reuse: reuse.map(|(prefix, keep)| Reuse { prefix, keep }),
             history,
         },
     )
@@ -270,6 +271,7 @@ fn fault_kind() -> impl Strategy<Value = FaultKind> {
         (place(), place()).prop_map(|(base, oldest)| FaultKind::Rewind { base, oldest }),
         Just(FaultKind::UnknownSequence),
         Just(FaultKind::AlreadyOpen),
+        seq().prop_map(|prefix| FaultKind::PrefixLost { prefix }),
         (place(), 0..=limits::MAX_CONTEXT).prop_map(|(end, context)| FaultKind::ContextFull { end, context }),
         any::<u32>().prop_map(|limit| FaultKind::TooManySequences { limit }),
         text().prop_map(|reason| FaultKind::BadRows { reason }),

@@ -83,6 +83,7 @@ fn open() -> Open {
     Open {
         seq: SeqId(7),
         start: Position(0),
+        reuse: None,
         seed: 1,
         choice: 0,
         sampler: SamplerParams::default(),

@@ -9,7 +9,7 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, End, Fork, Frame, Open, Park, Rows, StageTiming, TokenLogprobs, Verdict, Window, Work,
+    Chunk, Close, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict, Window, Work,
     limits,
 };
 
@@ -107,6 +107,10 @@ fn put_open(w: &mut Writer<'_>, v: &Open) {
     w.place(v.limit);
     w.flag(v.ignore_eos);
     w.option(v.top_logprobs.as_ref(), |w, &n| w.u8(n));
+    w.option(v.reuse.as_ref(), |w, reuse| {
+        w.u64(reuse.prefix.0);
+        w.flag(reuse.keep);
+    });
     w.tokens(&v.history);
 }
 
@@ -120,6 +124,7 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
         limit: r.place("open.limit")?,
         ignore_eos: r.flag("open.ignore_eos")?,
         top_logprobs: r.option("open.top_logprobs", get_top)?,
+        reuse: r.option("open.reuse", get_reuse)?,
         history: r.tokens("open.history", limits::MAX_CONTEXT as usize)?,
     };
     if open.limit <= open.start {
@@ -141,6 +146,10 @@ fn get_top(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
         return Err(DecodeError::OutOfRange { field: "open.top_logprobs", value: n.into(), min: 0, max });
     }
     Ok(n)
+}
+
+fn get_reuse(r: &mut Reader<'_>) -> Result<Reuse, DecodeError> {
+    Ok(Reuse { prefix: r.seq("open.reuse.prefix")?, keep: r.flag("open.reuse.keep")? })
 }
 
 fn get_fork(r: &mut Reader<'_>) -> Result<Fork, DecodeError> {

@@ -28,6 +28,7 @@ pub(crate) fn request(n_prompt: usize, max_tokens: Option<u32>) -> Request {
         max_tokens,
         ignore_eos: false,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     }
 }

@@ -42,6 +42,7 @@ fn request() -> impl Strategy<Value = Request> {
             max_tokens,
             ignore_eos,
             top_logprobs,
+            namespace: None,
             prediction: None,
         },
     )

@@ -193,6 +193,8 @@ impl Front for Requests {
             stale_windows: stats.stale_windows,
             proposed: stats.drafted,
             accepted: stats.accepted,
+            reused_tokens: stats.reused_tokens,
+            lost_prefixes: stats.lost_prefixes,
             refused: stats.guesses.sources().map(|source| source.unknown).sum(),
         }
     }

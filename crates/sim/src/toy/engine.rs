@@ -120,6 +120,24 @@ impl Engine for ToyEngine {
         Ok(())
     }
 
+    fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
+        self.may_fail()?;
+        let memories = self.slots[usize::from(slot.0)].iter();
+        Ok(memories.flatten().flat_map(|remembered| remembered.to_le_bytes()).collect())
+    }
+
+    fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
+        self.may_fail()?;
+        let memories = &mut self.slots[usize::from(slot.0)];
+        let n_bytes = bytes.len() / memories.len();
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        for (memory, bytes) in memories.iter_mut().zip(bytes.chunks_exact(n_bytes)) {
+            *memory = bytes.chunks_exact(8).map(word).collect();
+        }
+        self.leftover[usize::from(slot.0)] = 0;
+        Ok(())
+    }
+
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
         if is_refused(&open.sampler) {
             return Err(EngineError { reason: "the toy cannot sample like that".into() });

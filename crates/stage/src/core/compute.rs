@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::{FaultKind, Open, Progress, Report, Rows, StageTiming, Work};
+use protocol::{FaultKind, Open, Progress, Report, Rows, SeqId, StageTiming, Work};
 
 use super::{Output, StageCore};
-use crate::call::{Batch, Call, Cut, Done, Item, Kind, Outcome, RunError};
+use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Moved, Outcome, RunError};
 use crate::policy::{Candidate, Room};
-use crate::port::{Engine, EngineError, Rewind, Sampler, Span};
+use crate::port::{Engine, EngineError, Rewind, Sampler, Slot, Span};
 use crate::sequence::{Phase, Running, base_of};
 use crate::stats::Load;
 use crate::tail::Tail;
@@ -17,20 +17,22 @@ impl StageCore {
     pub fn next_call(&mut self, now: Duration) -> Option<Call> {
         self.buffers.as_ref()?;
         let kind = match self.next_begin() {
-            Some(open) => Kind::Begin(open),
+            Some(begin) => Kind::Begin(begin),
             None => Kind::Run(self.next_batch()?),
         };
         let buffers = self.buffers.take()?;
         Some(Call { kind, buffers, era: self.era, started: now })
     }
 
-    fn next_begin(&mut self) -> Option<Box<Open>> {
-        let sequence = self.sequences.values_mut().find(|sequence| sequence.wants_sampler())?;
+    fn next_begin(&mut self) -> Option<Begin> {
+        let sequence = self.sequences.values_mut().find(|sequence| sequence.wants_to_begin())?;
+        let Phase::Beginning(slot, moves) = &mut sequence.phase else { return None };
+        let (slot, moves) = (*slot, std::mem::take(moves));
         let item = sequence.queue.pop_front()?;
         sequence.busy = true;
         self.load = self.load - Load::of(&item.frame);
         match item.frame.work {
-            Work::Open(open) => Some(open),
+            Work::Open(open) => Some(Begin { open, slot, moves }),
             _ => None,
         }
     }
@@ -74,7 +76,7 @@ impl StageCore {
         if era == self.era {
             let time = now.saturating_sub(started);
             match outcome {
-                Outcome::Begin(open, sampler) => self.begun(&open, sampler),
+                Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
                 Outcome::Run(batch, result) => {
                     self.policy.charge(time);
                     let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
@@ -88,17 +90,56 @@ impl StageCore {
         self.buffers = Some(buffers);
     }
 
-    fn begun(&mut self, open: &Open, sampler: Result<Box<dyn Sampler>, EngineError>) {
+    fn begun(&mut self, open: &Open, moved: Moved, sampler: Option<Result<Box<dyn Sampler>, EngineError>>) {
         let Some(sequence) = self.sequences.get_mut(&open.seq) else { return };
         sequence.busy = false;
-        match (sampler, sequence.phase.slot()) {
-            (Ok(sampler), Some(slot)) => {
-                sequence.phase = Phase::Running(Running::new(slot, Some(Tail::new(open, sampler))));
+        let Some(slot) = sequence.phase.slot() else { return };
+        let is_ready = self.moved(slot, moved);
+        let fault = match (sampler, open.reuse) {
+            (_, Some(reuse)) if !is_ready => Some(FaultKind::PrefixLost { prefix: reuse.prefix }),
+            (Some(Err(error)), _) => Some(FaultKind::Sampler { reason: error.reason }),
+            (sampler, _) => {
+                let tail = sampler.and_then(Result::ok).map(|sampler| Tail::new(open, sampler));
+                if let Some(sequence) = self.sequences.get_mut(&open.seq) {
+                    sequence.phase = Phase::Running(Running::new(slot, open.start, tail));
+                }
+                None
             }
-            (Ok(_), None) => {}
-            (Err(error), _) => self.poison(open.seq, FaultKind::Sampler { reason: error.reason }),
+        };
+        if let Some(kind) = fault {
+            self.poison(open.seq, kind);
         }
         self.settle(open.seq);
+        self.wake();
+    }
+
+    /// Notes where prefixes are now. Whether the slot holds what its sequence begins with.
+    fn moved(&mut self, slot: Slot, moved: Moved) -> bool {
+        let mut is_ready = true;
+        if let Some((prefix, len, saved)) = moved.saved {
+            is_ready = saved.is_ok();
+            self.slots.set_held(slot, is_ready.then_some(len));
+            match saved {
+                Ok(blob) => {
+                    self.stats.saved_bytes += blob.len() as u64;
+                    self.prefixes.saved(prefix, blob);
+                }
+                Err(error) => self.forget(prefix, &error),
+            }
+        }
+        if let Some((len, loaded)) = moved.loaded {
+            is_ready = loaded.is_ok();
+            self.slots.set_held(slot, is_ready.then_some(len));
+            if let Err(error) = loaded {
+                tracing::warn!("a prefix could not be restored: {error}");
+            }
+        }
+        is_ready
+    }
+
+    fn forget(&mut self, prefix: SeqId, error: &EngineError) {
+        tracing::warn!(%prefix, "a prefix could not be saved: {error}");
+        self.prefixes.remove(prefix);
     }
 
     fn check_output(&self, batch: &Batch, out: &[f32]) -> Result<(), RunError> {

@@ -88,7 +88,7 @@ fn is_fault(output: &Output) -> bool {
 
 #[track_caller]
 fn assert_poisoned(mut stage: Stage) {
-    for frame in [chunk(0, 1), window(9, 0, &[1]), begin(1), fork(), park()] {
+    for frame in [chunk(0, 1), window(9, 0, &[1]), begin(1), fork()] {
         assert_eq!(stage.hear(frame), [], "a poisoned sequence is silent and nothing travels on");
     }
     let is_tail = stage.core.shape().is_tail;
@@ -148,7 +148,7 @@ fn a_prompt_that_goes_on_after_the_first_window() {
 
 #[test]
 fn frames_of_a_sequence_that_is_not_open() {
-    for frame in [chunk(0, 1), window(0, 0, &[1]), fork(), park()] {
+    for frame in [chunk(0, 1), window(0, 0, &[1]), fork()] {
         let mut stage = first();
         let fault = Fault { seq: Some(SEQ), kind: FaultKind::UnknownSequence };
         assert_eq!(stage.hear(frame), [Output::Report(Report::Fault(fault))]);
@@ -157,9 +157,11 @@ fn frames_of_a_sequence_that_is_not_open() {
 }
 
 #[test]
-fn a_close_of_a_sequence_that_is_not_open_travels_on() {
-    assert_eq!(first().hear(close(SEQ)), [Output::Forward(close(SEQ))]);
-    assert_eq!(sole().hear(close(SEQ)), [Output::Report(Report::Closed(SEQ))]);
+fn the_end_of_a_sequence_that_is_not_open_travels_on() {
+    for end in [close(SEQ), park()] {
+        assert_eq!(first().hear(end.clone()), [Output::Forward(end.clone())]);
+        assert_eq!(sole().hear(end), [Output::Report(Report::Closed(SEQ))]);
+    }
 }
 
 #[test]
@@ -256,7 +258,6 @@ fn second(held: Token) -> Token {
 fn work_that_this_build_does_not_do() {
     let unsupported = |what: &str| FaultKind::Unsupported { what: what.into() };
     assert_fault(first(), vec![chunk(0, 2)], fork(), unsupported("forking a sequence"));
-    assert_fault(first(), vec![chunk(0, 2)], park(), unsupported("parking a sequence"));
 }
 
 #[test]

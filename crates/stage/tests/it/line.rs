@@ -8,7 +8,7 @@ use stage::{Config, Done, Output, Rewind, StageCore};
 
 use crate::toy::{Rng, Toy};
 
-pub(crate) const CONFIG: Config = Config { row_dtype: RowDtype::F32 };
+pub(crate) const CONFIG: Config = Config { row_dtype: RowDtype::F32, prefix_bytes: 1 << 20 };
 
 pub(crate) struct Stage {
     pub(crate) core: StageCore,

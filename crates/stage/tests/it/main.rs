@@ -5,6 +5,7 @@ mod faults;
 mod front;
 mod line;
 mod policy;
+mod prefixes;
 mod speculation;
 mod table;
 mod thread;

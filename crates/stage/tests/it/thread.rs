@@ -44,7 +44,7 @@ fn spawn(
 ) -> (EngineThread, Receiver<Report>) {
     let (reports, heard) = channel();
     let sink = Box::new(Ends { next, reports });
-    let config = Config { row_dtype: dtype };
+    let config = Config { row_dtype: dtype, prefix_bytes: 1 << 20 };
     (EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread"), heard)
 }
 

@@ -96,6 +96,8 @@ pub(crate) struct Toy {
     last: Vec<(u32, u32)>,
     logits: Vec<Vec<f32>>,
     pub(crate) failure: Failure,
+    /// Whether the next save fails.
+    pub(crate) refuses_save: bool,
     pub(crate) calls: Vec<Vec<Span>>,
     pub(crate) cuts: Vec<(Slot, Position)>,
 }
@@ -126,6 +128,7 @@ impl Toy {
             shape,
             logits: Vec::new(),
             failure: Failure::None,
+            refuses_save: false,
             calls: Vec::new(),
             cuts: Vec::new(),
         }
@@ -210,6 +213,25 @@ impl Engine for Toy {
         Ok(())
     }
 
+    fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
+        if std::mem::take(&mut self.refuses_save) {
+            return Err(EngineError { reason: "no memory for a copy".into() });
+        }
+        let pasts = self.slots[usize::from(slot.0)].iter();
+        Ok(pasts.flatten().flat_map(|so_far| so_far.to_le_bytes()).collect())
+    }
+
+    fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
+        let pasts = &mut self.slots[usize::from(slot.0)];
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+            .collect();
+        let len = words.len() / pasts.len();
+        pasts.iter_mut().zip(words.chunks_exact(len)).for_each(|(past, words)| *past = words.to_vec());
+        Ok(())
+    }
+
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
         if self.failure == Failure::Sampler {
             return Err(EngineError { reason: "mirostat 3 is unknown".into() });
@@ -249,6 +271,7 @@ pub(crate) fn open(seq: u64) -> Open {
     Open {
         seq: SeqId(seq),
         start: Position(0),
+        reuse: None,
         seed: seq,
         choice: 0,
         sampler: SamplerParams::default(),
