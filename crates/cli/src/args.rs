@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use net::{Role, Shape};
-use protocol::RowDtype;
+use protocol::{KvType, RowDtype};
 use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{EnrollFlags, ServeFlags, SplitFlags, StageFlags, VerifyFlags};
@@ -93,6 +93,12 @@ pub struct ServeArgs {
     pub speculate: Speculate,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Bytes of each stage for parked prefixes beside its engine.
+    pub prefix_bytes: u64,
+    /// Requests that may wait; `None` for the usual number.
+    pub queue: Option<u32>,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
@@ -225,6 +231,19 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
     }
 }
 
+/// Memory for the beginnings of earlier prompts in MiB: some thousand tokens of a large model, all that is ever asked of a
+/// small one.
+const CACHE_MIB: u32 = 1024;
+
+fn kv_type(given: Option<&str>) -> anyhow::Result<KvType> {
+    match given {
+        None | Some("f16") => Ok(KvType::F16),
+        Some("q8_0") => Ok(KvType::Q8_0),
+        Some("q4_0") => Ok(KvType::Q4_0),
+        Some(other) => usage(format!("--kv-type must be f16, q8_0 or q4_0, not `{other}`")),
+    }
+}
+
 /// Who guesses ahead, and what is not left to the controller.
 fn speculate(sources: Option<&str>, width: Option<u32>, depth: Option<u32>) -> anyhow::Result<Speculate> {
     let sources = match sources.unwrap_or("off").parse::<Sources>() {
@@ -317,6 +336,9 @@ impl ServeArgs {
             row_dtype: row_dtype(flags.row_dtype.as_deref())?,
             speculate: speculate(flags.speculate.as_deref(), flags.width, flags.depth)?,
             exact: exact(flags.exact, flags.gpu_layers)?,
+            kv: kv_type(flags.kv_type.as_deref())?,
+            prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
+            queue: flags.queue,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
         })

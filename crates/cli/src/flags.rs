@@ -201,6 +201,16 @@ pub(crate) struct ServeFlags {
     /// Compute so that no result depends on what shares a batch with it; CPU only, slower prompts
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) exact: Option<bool>,
+    /// How keys and values are stored: f16, q8_0 or q4_0 [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv_type: Option<String>,
+    /// Memory of each stage for the beginnings of earlier prompts, in MiB; 0 keeps only what no slot needs
+    /// [default: 1024]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_ram: Option<u32>,
+    /// Requests that may wait; more are sent away to try again later [default: 128]
+    #[arg(long, value_name = "N")]
+    pub(crate) queue: Option<u32>,
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -213,7 +223,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

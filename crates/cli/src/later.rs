@@ -9,8 +9,6 @@ const NAMES: &[&str] = &[
     "ticket",
     "revoke",
     "rotate",
-    "--kv-type",
-    "--queue",
     "--tls-cert",
     "--tls-key",
     "--otlp",

@@ -10,7 +10,7 @@ use gguf::Model;
 use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
 use llama::Vocab;
 use net::{DialOptions, Heartbeat, Identity, LinkOptions};
-use protocol::{Generation, KvType, LayerRange, ModelId};
+use protocol::{Generation, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
 use stage::Engine;
 use tokio::runtime::Handle;
@@ -160,6 +160,8 @@ struct Prepared {
     context: u32,
     /// Of one hidden row in its widest form.
     row_bytes: u64,
+    /// Of the keys and values of one position in the stage that has most of them.
+    position_bytes: u64,
     threads: Threads,
     /// The draft model, if there is one.
     draft: Option<Box<dyn Engine>>,
@@ -210,6 +212,9 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
     let info = model_info(args, &model, &slices, &vocab, context)?;
     let row_bytes = 4 * u64::from(model.n_embd());
+    let most_layers = slices.plan.stages.iter().map(|stage| stage.range.end - stage.range.start).max();
+    let share = llama::position_bytes(&model, args.kv) * u64::from(most_layers.unwrap_or(0));
+    let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
     let draft_model = args.speculate.draft_model();
     let n_local = n_local(args, slices.plan.stages.len());
     let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
@@ -219,7 +224,7 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
             draft::load(Path::new(path), args, &vocab, draft::Budget { context, threads: threads.draft })
         })
         .transpose()?;
-    Ok(Prepared { slices, info, vocab, context, row_bytes, threads, draft })
+    Ok(Prepared { slices, info, vocab, context, row_bytes, position_bytes, threads, draft })
 }
 
 /// Stages on this machine.
@@ -303,16 +308,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
         build: signals::build(),
         plan: line_plan(args, prepared, addresses),
         stages: specs,
-        scheduler: scheduler::Config {
-            speculate: args.speculate.clone(),
-            ..scheduler::Config::new(
-                n_stages as u16,
-                args.parallel,
-                prepared.context,
-                prepared.vocab.n_tokens() as u32,
-            )
-        }
-        .fit(prepared.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64),
+        scheduler: scheduler_config(args, prepared, n_stages),
         dial,
         heartbeat: Heartbeat::default(),
         local_link: LinkOptions::default(),
@@ -368,9 +364,24 @@ fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String
         n_slots: args.parallel,
         max_rows: MAX_ROWS,
         row_dtype: args.row_dtype,
-        kv: KvType::F16,
+        kv: args.kv,
         exact: args.exact,
+        prefix_bytes: args.prefix_bytes,
     }
+}
+
+fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> scheduler::Config {
+    let n_vocab = prepared.vocab.n_tokens() as u32;
+    let usual = scheduler::Config::new(n_stages as u16, args.parallel, prepared.context, n_vocab);
+    // What no running sequence needs stays in its slot, whatever there is beside the slots.
+    let in_slots = u64::from(args.parallel) * u64::from(prepared.context);
+    scheduler::Config {
+        speculate: args.speculate.clone(),
+        queue_limit: args.queue.unwrap_or(usual.queue_limit),
+        prefix_tokens: in_slots.max(args.prefix_bytes / prepared.position_bytes.max(1)),
+        ..usual
+    }
+    .fit(prepared.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64)
 }
 
 /// What a child is told on its command line; its identity comes another way.

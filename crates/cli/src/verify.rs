@@ -219,6 +219,7 @@ async fn form(
             row_dtype: RowDtype::F32,
             kv: KvType::F16,
             exact: false,
+            prefix_bytes: 0,
         },
         stages,
         scheduler: scheduler::Config::new(n_stages, 1, context, vocab.n_tokens() as u32),
@@ -253,6 +254,7 @@ async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>>
         max_tokens: Some(ANSWER),
         ignore_eos: true,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     })?;
     let mut answer = Vec::new();

@@ -156,6 +156,30 @@ impl Context {
         unsafe { sys::llama_memory_seq_rm(memory, i32::from(slot.0), len, -1) }
     }
 
+    /// Appends a slot's positions to `bytes`. False if llama.cpp cannot.
+    pub(crate) fn save(&mut self, slot: Slot, bytes: &mut Vec<u8>) -> bool {
+        let seq = i32::from(slot.0);
+        // SAFETY: the context is live and idle.
+        let size = unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), seq) };
+        let start = bytes.len();
+        bytes.resize(start + size, 0);
+        // SAFETY: the context is live and idle; `size` bytes from `start` on belong to `bytes`.
+        let written = unsafe {
+            sys::llama_state_seq_get_data(self.raw.as_ptr(), bytes[start..].as_mut_ptr(), size, seq)
+        };
+        size > 0 && written == size
+    }
+
+    /// Makes a slot hold what [`Context::save`] gave, and nothing else. False if llama.cpp refuses the bytes.
+    pub(crate) fn load(&mut self, slot: Slot, bytes: &[u8]) -> bool {
+        let seq = i32::from(slot.0);
+        // SAFETY: the context is live and idle; the call reads at most `bytes.len()` bytes and checks what they say.
+        let read = unsafe {
+            sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), seq)
+        };
+        read == bytes.len()
+    }
+
     /// Makes every CPU kernel the plain one, whose result for a row does not depend on its neighbours.
     fn use_reference_kernels(&self) -> Result<(), LoadError> {
         let sched = scheduler_of(self.raw)?;

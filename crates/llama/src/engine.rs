@@ -361,6 +361,29 @@ impl Engine for LlamaEngine {
         Ok(())
     }
 
+    fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
+        let held = self.held.get(usize::from(slot.0)).copied().ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
+        let mut bytes = held.to_le_bytes().to_vec();
+        match self.context.save(slot, &mut bytes) {
+            true => Ok(bytes),
+            false => Err(refused(&format!("to save the {held} positions of slot {}", slot.0))),
+        }
+    }
+
+    fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
+        let known = self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
+        let (head, state) = bytes.split_first_chunk().ok_or_else(|| refused("a state without a head"))?;
+        let held = u32::from_le_bytes(*head);
+        // llama.cpp empties the slot first, and again if it does not understand the bytes.
+        *known = 0;
+        if held > self.shape.context || !self.context.load(slot, state) {
+            self.context.cut(slot, 0);
+            return Err(refused(&format!("the saved positions of slot {}", slot.0)));
+        }
+        *known = held;
+        Ok(())
+    }
+
     fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
         if !self.shape.is_tail {
             return Err(refused("to sample: it is not the tail"));

@@ -29,6 +29,7 @@ pub use engine::{EngineConfig, LlamaEngine};
 pub use error::LoadError;
 pub use exit::exit;
 pub use likeness::VocabDifference;
+pub use memory::position_bytes;
 pub use reference::{Reference, ReferenceRun};
 pub use toy::required_tensors;
 pub use vocab::{TokenizeError, Vocab};

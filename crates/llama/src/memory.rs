@@ -27,6 +27,13 @@ pub(crate) fn kv_bytes(file: &Model, context: u32, n_slots: u16, kv: KvType) -> 
     positions.saturating_mul(values) / 32 * bytes_per_32
 }
 
+/// Bytes of keys and values that all of a file's layers store for one position.
+#[must_use]
+pub fn position_bytes(file: &Model, kv: KvType) -> u64 {
+    let step = padded(1);
+    kv_bytes(file, step, 1, kv) / u64::from(step)
+}
+
 /// Keys and values that one layer stores for one position.
 fn values_per_position(file: &Model, layer: u32) -> u64 {
     let arch = file.arch();

@@ -63,6 +63,8 @@ pub struct Assign {
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// Bytes for parked prefixes beside the engine.
+    pub prefix_bytes: u64,
     /// The only node whose rows the stage accepts (the front itself for the first stage).
     pub upstream: NodeId,
     /// Where the rows go; none for the tail.

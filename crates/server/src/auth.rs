@@ -64,26 +64,41 @@ impl ApiKeys {
         Ok(Self { hashes: keys.iter().map(|key| blake3::hash(key.as_bytes())).collect() })
     }
 
-    /// Whether the `Authorization` header carries one of the keys. Takes the same time for any wrong key.
-    pub(crate) fn allow(&self, authorization: Option<&HeaderValue>) -> bool {
-        let Some((scheme, key)) =
-            authorization.and_then(|value| value.to_str().ok()).and_then(|value| value.split_once(' '))
-        else {
-            return false;
-        };
-        self.knows(key) && scheme.eq_ignore_ascii_case("bearer")
+    /// Whose key the `Authorization` header carries. Takes the same time for any wrong key.
+    pub(crate) fn allow(&self, authorization: Option<&HeaderValue>) -> Option<Caller> {
+        let (scheme, key) = authorization?.to_str().ok()?.split_once(' ')?;
+        self.find(key).filter(|_| scheme.eq_ignore_ascii_case("bearer"))
     }
 
-    /// Whether the `x-api-key` header, which Anthropic's clients send, is one of the keys.
-    pub(crate) fn allow_bare(&self, key: Option<&HeaderValue>) -> bool {
-        key.and_then(|key| key.to_str().ok()).is_some_and(|key| self.knows(key))
+    /// Whose key the `x-api-key` header is, which Anthropic's clients send.
+    pub(crate) fn allow_bare(&self, key: Option<&HeaderValue>) -> Option<Caller> {
+        self.find(key?.to_str().ok()?)
     }
 
-    fn knows(&self, key: &str) -> bool {
+    fn find(&self, key: &str) -> Option<Caller> {
         let hash = blake3::hash(key.trim().as_bytes());
         // Equality of `blake3::Hash` takes constant time; `|` asks every key.
-        self.hashes.iter().fold(false, |known, ours| known | (*ours == hash))
+        let is_known = self.hashes.iter().fold(false, |known, ours| known | (*ours == hash));
+        is_known.then(|| Caller(short(&hash)))
     }
+}
+
+/// Who asks, told from others by its key; zero for everybody where there are no keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caller(u64);
+
+impl Caller {
+    /// Whose computed prompts a request may share: only this caller's, and of those only the ones with the same `name`.
+    pub(crate) fn namespace(self, name: Option<&str>) -> u64 {
+        match name {
+            None => self.0,
+            Some(name) => short(&blake3::Hasher::new().update(&self.0.to_le_bytes()).update(name.as_bytes()).finalize()),
+        }
+    }
+}
+
+fn short(hash: &blake3::Hash) -> u64 {
+    hash.as_bytes()[..8].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
 impl fmt::Debug for ApiKeys {
@@ -99,13 +114,29 @@ mod tests {
     #[test]
     fn keys_are_lines_and_comments_are_not() {
         let keys = ApiKeys::parse("# team\nsk-one\n\n  sk-two  \n").unwrap();
-        let allow = |value: &'static str| keys.allow(Some(&HeaderValue::from_static(value)));
+        let allow = |value: &'static str| keys.allow(Some(&HeaderValue::from_static(value))).is_some();
         assert!(allow("Bearer sk-one") && allow("bearer sk-two"));
         assert!(
             !allow("Bearer # team") && !allow("Bearer sk-on") && !allow("Basic sk-one") && !allow("sk-one")
         );
-        assert!(!allow("Bearer ") && !keys.allow(None));
+        assert!(!allow("Bearer ") && keys.allow(None).is_none());
         assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
+    }
+
+    #[test]
+    fn callers_and_names_are_told_apart() {
+        let keys = ApiKeys::parse("one\ntwo").unwrap();
+        let caller = |value: &'static str| keys.allow_bare(Some(&HeaderValue::from_static(value))).unwrap();
+        let spaces = [
+            caller("one").namespace(None),
+            caller("two").namespace(None),
+            caller("one").namespace(Some("a")),
+            caller("two").namespace(Some("a")),
+            Caller::default().namespace(None),
+        ];
+        let distinct: std::collections::BTreeSet<u64> = spaces.into_iter().collect();
+        assert_eq!(distinct.len(), spaces.len());
+        assert_eq!(caller("one"), keys.allow(Some(&HeaderValue::from_static("Bearer one"))).unwrap());
     }
 
     #[test]

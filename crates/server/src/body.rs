@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use tokio::time::timeout;
 
 use crate::api::{Api, Model};
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits;
@@ -16,6 +17,7 @@ use crate::limits;
 pub(crate) struct Body {
     pub model: Arc<Model>,
     pub fields: Fields,
+    pub caller: Caller,
     /// Bytes.
     pub size: usize,
 }
@@ -31,6 +33,7 @@ pub(crate) async fn read_for_model(api: &Api, request: Request) -> Result<Body, 
 }
 
 async fn read_for(api: &Api, model: Arc<Model>, request: Request) -> Result<Body, ApiError> {
+    let caller = request.extensions().get().copied().unwrap_or_default();
     let body = timeout(limits::BODY_TIME, Bytes::from_request(request, &()))
         .await
         .map_err(|_| ApiError::TooSlow(limits::BODY_TIME))?
@@ -42,7 +45,7 @@ async fn read_for(api: &Api, model: Arc<Model>, request: Request) -> Result<Body
     if let Some(asked) = fields.text("model")? {
         model.answers_to(asked)?;
     }
-    Ok(Body { model, fields, size: body.len() })
+    Ok(Body { model, fields, caller, size: body.len() })
 }
 
 /// Runs work that takes as long as `size` bytes do: little work here, much on a thread where it holds up nobody.

@@ -94,6 +94,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
     let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };
     let expected = options.prediction.as_deref();
     let prediction = expected.map(|text| model.tokenizer.tokenize(text, false, false));
+    let namespace = options.cache.as_ref().map(|cache| options.caller.namespace(cache.name.as_deref()));
     let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
     for prompt in &prompts {
         for choice in 0..options.n {
@@ -105,6 +106,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 max_tokens: options.max_tokens,
                 ignore_eos: options.ignore_eos,
                 top_logprobs: options.top_logprobs,
+                namespace,
                 prediction: prediction.clone(),
             };
             let submission =
@@ -196,7 +198,8 @@ impl Generation {
             delta: std::mem::take(&mut self.ready),
             finish,
             stop: self.text.stop().map(str::to_owned),
-            cached: self.cached,
+            // What was said at the start no longer holds if a stage had lost the prefix.
+            cached: timings.as_ref().map_or(self.cached, |timings| timings.cached_tokens),
             completion: self.text.n_tokens(),
             reasoning: self.reasoning,
             timings,

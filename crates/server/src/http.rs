@@ -70,16 +70,20 @@ fn cors(cors: &Cors) -> Option<CorsLayer> {
     Some(layer.expose_headers([REQUEST_ID]))
 }
 
-async fn require_key(State(api): State<Api>, request: Request, next: Next) -> Response {
+/// Lets only those in who have a key, and notes which. Without keys everybody is the same caller.
+async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
-        && !keys.allow(request.headers().get(header::AUTHORIZATION))
-        && !keys.allow_bare(request.headers().get(API_KEY))
     {
-        if request.uri().path().starts_with(messages::PATH) {
-            return MessagesError(ApiError::Unauthorised).into_response();
-        }
-        return ApiError::Unauthorised.into_response();
+        let (bearer, bare) =
+            (request.headers().get(header::AUTHORIZATION), request.headers().get(API_KEY));
+        let Some(caller) = keys.allow(bearer).or_else(|| keys.allow_bare(bare)) else {
+            if request.uri().path().starts_with(messages::PATH) {
+                return MessagesError(ApiError::Unauthorised).into_response();
+            }
+            return ApiError::Unauthorised.into_response();
+        };
+        request.extensions_mut().insert(caller);
     }
     next.run(request).await
 }

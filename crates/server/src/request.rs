@@ -6,6 +6,7 @@ use protocol::SamplerParams;
 use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
@@ -53,6 +54,10 @@ pub(crate) struct Options {
     /// Absent: the rest of the context.
     pub max_tokens: Option<u32>,
     pub ignore_eos: bool,
+    /// Whether computed prompts may be shared with other requests of the same caller, and under which name.
+    pub cache: Option<Cache>,
+    /// Who asks.
+    pub caller: Caller,
     /// What the client expects the answer to be; guesses are taken from it.
     pub prediction: Option<String>,
     pub stops: Vec<String>,
@@ -62,6 +67,13 @@ pub(crate) struct Options {
     pub n: u32,
     pub stream: bool,
     pub include_usage: bool,
+}
+
+/// Which of a caller's prompts a request shares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cache {
+    /// OpenAI's `prompt_cache_key`: requests with different ones share nothing.
+    pub name: Option<String>,
 }
 
 /// A chat.
@@ -157,6 +169,8 @@ impl Options {
             seed: seed(fields)?,
             max_tokens: None,
             ignore_eos: fields.flag("ignore_eos")?,
+            cache: cache(fields)?,
+            caller: Caller::default(),
             prediction: prediction(fields)?,
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
             top_logprobs: None,
@@ -165,6 +179,12 @@ impl Options {
             include_usage,
         })
     }
+}
+
+/// llama.cpp's `cache_prompt` turns sharing off.
+fn cache(fields: &Fields) -> Result<Option<Cache>, ApiError> {
+    let name = fields.text("prompt_cache_key")?.map(str::to_owned);
+    Ok(fields.maybe_flag("cache_prompt")?.unwrap_or(true).then_some(Cache { name }))
 }
 
 /// The expected answer, as OpenAI's clients send it: one text, or parts of a text.

@@ -16,7 +16,7 @@ use crate::{chat, template};
 
 /// `POST /tokenize`: `{content}` as llama-server has it, or `{prompt}` as vLLM has it.
 pub(crate) async fn tokenize(State(api): State<Api>, request: Request) -> Result<Json<Value>, ApiError> {
-    let Body { model, fields, size } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let (text, vllm) = match (fields.text("content")?, fields.text("prompt")?) {
         (Some(text), _) => (text.to_owned(), false),
         (None, Some(text)) => (text.to_owned(), true),
@@ -71,7 +71,7 @@ fn shown_piece(model: &Model, token: Token) -> Value {
 
 /// `POST /detokenize`: `{tokens}`; the text is `content` for llama-server's clients and `prompt` for vLLM's.
 pub(crate) async fn detokenize(State(api): State<Api>, request: Request) -> Result<Json<Value>, ApiError> {
-    let Body { model, fields, size } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let list = fields.list("tokens")?.ok_or_else(|| ApiError::missing("tokens"))?;
     let tokens = token_list("tokens", list)?;
     let n_vocab = model.tokenizer.n_vocab();
@@ -91,7 +91,7 @@ pub(crate) async fn apply_template(
     State(api): State<Api>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let Body { model, fields, size } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
     let (text, _) = body::aside(size, move || chat::write(&model, chat)).await??;
     Ok(Json(json!({ "prompt": text })))

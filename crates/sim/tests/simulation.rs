@@ -29,7 +29,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.tokens > 20_000 && sum.shared_calls > 500 && sum.outages > 200, "the runs are idle: {sum}");
     assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
-    assert!(sum.reused_tokens > 5000 && sum.lost_prefixes > 20, "no prefix is shared: {sum}");
+    assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
 }
 
 #[test]

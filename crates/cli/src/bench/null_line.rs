@@ -204,6 +204,7 @@ fn plan(n_stages: u16) -> LinePlan {
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
+        prefix_bytes: 0,
     }
 }
 
@@ -245,6 +246,7 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         max_tokens: Some(TOKENS as u32),
         ignore_eos: true,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     })?;
     // On this runtime's threads, as a server's answers are written.

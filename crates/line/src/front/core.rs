@@ -388,6 +388,7 @@ impl Core {
             max_tokens: Some(1),
             ignore_eos: true,
             top_logprobs: None,
+            namespace: None,
             prediction: None,
         };
         self.pulse.probing(self.scheduler.submit(request, now).ok(), now);

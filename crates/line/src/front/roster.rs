@@ -44,6 +44,8 @@ pub struct LinePlan {
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// Bytes that each stage has for parked prefixes beside its engine.
+    pub prefix_bytes: u64,
 }
 
 /// What the driver must do.
@@ -491,6 +493,7 @@ impl Roster {
             row_dtype: self.plan.row_dtype,
             kv: self.plan.kv,
             exact: self.plan.exact,
+            prefix_bytes: self.plan.prefix_bytes,
             upstream: neighbours.upstream,
             downstream: neighbours.downstream,
         }

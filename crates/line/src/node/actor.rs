@@ -319,7 +319,7 @@ impl Actor {
             downstream: place.downstream.clone(),
         };
         let name = format!("stage-{}", place.assign.index);
-        let config = stage_config(place.assign.row_dtype);
+        let config = stage_config(&place.assign);
         if let Err(error) = self.engine.run(&name, config, Box::new(sink)) {
             return self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") });
         }

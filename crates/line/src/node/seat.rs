@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Assign, KvType, LayerRange, ModelId, Position, RowDtype};
+use protocol::{Assign, KvType, LayerRange, ModelId, Position};
 use stage::{Engine, EngineThread, Handle, Sink, Slot};
 use tokio::sync::mpsc;
 
@@ -194,7 +194,7 @@ pub(super) fn misfit(engine: &dyn Engine, assign: &Assign) -> Option<String> {
     None
 }
 
-/// The frame format that a stage speaks.
-pub(super) const fn stage_config(row_dtype: RowDtype) -> stage::Config {
-    stage::Config { row_dtype }
+/// What a place in a line says of the stage apart from its engine.
+pub(super) const fn stage_config(assign: &Assign) -> stage::Config {
+    stage::Config { row_dtype: assign.row_dtype, prefix_bytes: assign.prefix_bytes }
 }

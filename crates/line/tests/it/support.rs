@@ -182,6 +182,7 @@ pub(crate) fn front_config(
             row_dtype: options.row_dtype,
             kv: KvType::F16,
             exact: false,
+            prefix_bytes: 0,
         },
         stages,
         scheduler: scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32),
@@ -254,6 +255,7 @@ pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {
         max_tokens: Some(max_tokens),
         ignore_eos: false,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     }
 }

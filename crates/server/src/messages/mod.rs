@@ -60,8 +60,9 @@ impl IntoResponse for MessagesError {
 
 /// `POST /v1/messages`. The header `anthropic-version` may be left out.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, MessagesError> {
-    let Body { model, fields, size } = body::read(&api, request).await?;
-    let chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let mut chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    chat.options.caller = caller;
     let stream = chat.options.stream;
     if chat.options.n > 1 {
         return Err(ApiError::unsupported("n").into());
@@ -86,7 +87,7 @@ pub(crate) async fn count_tokens(
     State(api): State<Api>,
     request: Request,
 ) -> Result<Json<Value>, MessagesError> {
-    let Body { model, fields, size } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
     let (prompt, _) = chat::prepare(&model, chat, size).await?;
     Ok(Json(json!({ "input_tokens": prompt.len() })))

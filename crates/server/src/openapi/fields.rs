@@ -85,6 +85,8 @@ fn generation() -> Vec<Field> {
         ("min_keep", integer(0, some)),
         ("seed", json!({ "type": ["integer", "null"] })),
         ("ignore_eos", flag()),
+        ("cache_prompt", flag()),
+        ("prompt_cache_key", json!({ "type": ["string", "null"] })),
         (
             "prediction",
             json!({ "type": ["object", "null"], "properties": { "content": prediction_content() } }),

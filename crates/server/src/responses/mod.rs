@@ -35,9 +35,10 @@ const PAGE: usize = 20;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    let Body { model, fields, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, size } = body::read(&api, request).await?;
     let request = ResponseRequest::read(&fields, api.responses())?;
-    let chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
+    let mut chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
+    chat.options.caller = caller;
     let streaming = chat.options.stream;
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let id = format!("resp_{}", Uuid::new_v4().simple());

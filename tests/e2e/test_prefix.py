@@ -1,0 +1,104 @@
+"""What a finished answer has computed serves the prompts that begin like it, and nothing but time changes."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paceline import GEMMA, SMOLLM2, SOAK, Serve
+from prompts import CODE, SOIL, VILLAGE
+
+MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
+# Tokens of the shared beginning at least, how many prompts share it, and how long their answers are.
+SHARED, TAILS, ANSWER = (2000, 20, 32) if SOAK else (300, 5, 12)
+OPENINGS = ["What is soil?", "Who lives there?", "Fix the code.", "Summarise.", "A poem:"]
+
+
+def shared(serve):
+    """A text of at least `SHARED` tokens, and how many it has."""
+    text = ""
+    while True:
+        text += VILLAGE + SOIL + CODE
+        tokens = len(serve.http.post("/tokenize", json={"content": text}).json()["tokens"])
+        if tokens >= SHARED:
+            return text, tokens
+
+
+def essence(answer):
+    """What must not depend on the cache."""
+    choice = answer["choices"][0]
+    return choice["text"], choice["logprobs"], choice["finish_reason"]
+
+
+def cached(answer):
+    """Prompt tokens that were taken over."""
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("model", list(MODELS) if SOAK else ["gemma3"])
+@pytest.mark.parametrize("ram", [1024, 0])
+def test_many_prompts_share_a_beginning_and_say_what_they_would_have_said(model, ram):
+    more = ["--stages", 2, "--threads", 1, "--exact", "--ctx", 4096, "--cache-ram", ram, "--parallel", 2]
+    with Serve(MODELS[model], *more) as serve:
+        serve.wait_ready()
+        beginning, n_shared = shared(serve)
+        tails = [f"{beginning} {index}. {OPENINGS[index % len(OPENINGS)]}" for index in range(TAILS)]
+        cold = [serve.complete(tail, ANSWER, logprobs=2, cache_prompt=False) for tail in tails]
+        assert all(cached(answer) == 0 for answer in cold)
+        first = serve.complete(beginning, 1)
+        assert cached(first) == 0, "what was asked for without the cache is not in it"
+        for tail, alone in zip(tails, cold):
+            warm = serve.complete(tail, ANSWER, logprobs=2)
+            assert essence(warm) == essence(alone)
+            assert cached(warm) >= 0.99 * n_shared, (cached(warm), n_shared)
+            assert warm["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+            assert warm["timings"]["cache_n"] == cached(warm)
+
+
+def test_a_conversation_goes_on_where_it_stopped():
+    with Serve(SMOLLM2, "--stages", 2, "--threads", 1) as serve:
+        serve.wait_ready()
+        messages, before = [], 0
+        for question in ("Name three colours.", "And three animals.", "And three towns."):
+            messages.append({"role": "user", "content": question})
+            body = {"messages": messages, "max_tokens": 24, "temperature": 0}
+            answer = serve.http.post("/v1/chat/completions", json=body).json()
+            messages.append(answer["choices"][0]["message"])
+            # All of the turn before but its end may be written differently by the template.
+            assert cached(answer) >= 0.9 * before, (cached(answer), before)
+            before = answer["usage"]["prompt_tokens"]
+        assert before > 100
+
+
+def test_callers_do_not_see_by_timing_what_others_asked(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n")
+    with Serve(SMOLLM2, "--stages", 2, "--threads", 1, "--api-key-file", keys) as serve:
+        def ask(key, **more):
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {"prompt": VILLAGE, "max_tokens": 1, "temperature": 0, **more}
+            answer = serve.http.post("/v1/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return cached(answer.json())
+
+        serve.wait_ready()
+        assert ask("one") == 0
+        assert ask("one") > 30
+        assert ask("two") == 0, "another key"
+        assert ask("two") > 30
+        assert ask("one", prompt_cache_key="notes") == 0, "another name"
+        assert ask("one", prompt_cache_key="notes") > 30
+        assert ask("one", cache_prompt=False) == 0
+
+
+@pytest.mark.parametrize("model", list(MODELS) if SOAK else ["smollm2"])
+def test_clients_beside_each_other_say_what_each_would_say_alone(model):
+    more = ["--stages", 2, "--threads", 1, "--exact", "--speculate", "auto", "--ctx", 1024, "--parallel", 3]
+    prompts = [f"{beginning} {opening}" for beginning in (VILLAGE * 3, SOIL * 2) for opening in OPENINGS[:4]]
+    with Serve(MODELS[model], *more) as serve:
+        serve.wait_ready()
+        ask = lambda prompt, **body: essence(serve.complete(prompt, 2 * ANSWER, logprobs=1, **body))
+        alone = [ask(prompt, cache_prompt=False) for prompt in prompts]
+        with ThreadPoolExecutor(len(prompts)) as clients:
+            # Cold, then partly and wholly warm.
+            for _ in range(3):
+                assert list(clients.map(ask, prompts)) == alone
