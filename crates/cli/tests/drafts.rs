@@ -82,6 +82,7 @@ async fn start(draft: Option<&Path>) -> Front {
             max_rows: 512,
             row_dtype: RowDtype::F32,
             kv: KvType::F16,
+            prefix_bytes: 0,
             exact: true,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
@@ -135,6 +136,7 @@ async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (V
         max_tokens: Some(24),
         ignore_eos: true,
         top_logprobs: None,
+        namespace: None,
         prediction: None,
     };
     let (_, mut events) = front.submit(request).expect("the line takes a request");

@@ -36,6 +36,7 @@ fn open(prompt: &[Token], limit: u32, seed: u64) -> Drafting {
     Drafting::Open(Box::new(Open {
         seq: SeqId(0),
         start: Position(prompt.len() as u32),
+        reuse: None,
         seed,
         choice: 0,
         sampler: SamplerParams::default(),
