@@ -15,4 +15,5 @@ pub use config::Config;
 pub use fault::ReportFault;
 pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
-pub use status::{SequenceState, SequenceStatus, Stats};
+pub use spec::{Guesses, InFlight, SourceTally, Tally};
+pub use status::{Loops, SequenceState, SequenceStatus, Stats};
