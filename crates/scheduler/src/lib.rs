@@ -17,4 +17,5 @@ pub use drafting::Drafting;
 pub use fault::ReportFault;
 pub use request::{Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
-pub use status::{SequenceState, SequenceStatus, Stats};
+pub use spec::{Guesses, InFlight, SourceTally, Tally};
+pub use status::{Loops, SequenceState, SequenceStatus, Stats};

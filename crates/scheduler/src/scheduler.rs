@@ -190,7 +190,7 @@ impl Scheduler {
             return Err(ReportFault::NotTail { from, tail });
         }
         match report {
-            Report::State(_) => Ok(()),
+            Report::State(_) | Report::Counters(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(*verdict, now),
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
@@ -356,6 +356,7 @@ impl Scheduler {
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
         self.pace.observe(&verdict.timings, Some(answered.under_way));
+        self.stats.loops.add(answered.under_way, &verdict.timings);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened
@@ -450,8 +451,9 @@ impl Scheduler {
     fn close(&mut self, seq: SeqId) -> Option<RequestId> {
         let sequence = self.sequences.get_mut(&seq)?;
         let id = sequence.request();
-        let guessing = sequence.guessing();
+        let guessing = sequence.guessing_at_end();
         add(&mut self.stats, &guessing);
+        let inputs = sequence.inputs();
         if sequence.close() {
             self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
         }
@@ -459,7 +461,7 @@ impl Scheduler {
         if sequence.is_drafted() {
             self.outputs.push_back(Output::Draft(id, Drafting::Close));
         }
-        self.send(Work::Close(Close { seq }));
+        self.send(Work::Close(Close { seq, inputs }));
         Some(id)
     }
 

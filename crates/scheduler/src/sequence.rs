@@ -8,7 +8,7 @@ use std::time::Duration;
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
 use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally, TextChange};
 
-use crate::{Config, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
+use crate::{Config, Loops, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
 #[derive(Debug)]
@@ -168,18 +168,25 @@ impl Sequence {
 
     /// Ends the sequence. Returns whether anything of it is still on its way to the tail.
     pub(crate) fn close(&mut self) -> bool {
-        let in_flight = !self.chunks.is_empty() || self.windows_in_flight() > 0;
+        let has_windows = matches!(&self.phase, Phase::Decode(speculation) if speculation.n_in_flight() > 0);
+        let in_flight = !self.chunks.is_empty() || has_windows;
         self.phase = Phase::Closing { positions: self.positions() };
         in_flight
     }
 
+    /// Positions whose input is certain: all but the last token's, which was never one.
+    pub(crate) fn inputs(&self) -> Position {
+        Position(self.positions().max(self.n_prompt) - 1)
+    }
+
+    /// What became of the request, for its caller; it ends now.
     pub(crate) fn timings(&self, now: Duration) -> Timings {
         let n_generated = self.positions().saturating_sub(self.n_prompt);
         Timings {
             prompt_tokens: self.n_prompt,
             cached_tokens: 0,
             generated_tokens: n_generated,
-            ..self.meter.timings(now, &self.guessing())
+            ..self.meter.timings(now, &self.guessing_at_end())
         }
     }
 
@@ -194,6 +201,13 @@ impl Sequence {
             },
             Phase::Prefill { .. } | Phase::Closing { .. } => Guessing::default(),
         }
+    }
+
+    /// The same for a sequence that ends now: nobody will hear of the windows that are under way.
+    pub(crate) fn guessing_at_end(&self) -> Guessing {
+        let mut guessing = self.guessing();
+        guessing.windows.stale_windows += self.windows_in_flight();
+        guessing
     }
 
     pub(crate) fn status(&self) -> SequenceStatus {
@@ -223,7 +237,7 @@ impl Sequence {
 
     fn windows_in_flight(&self) -> u32 {
         match &self.phase {
-            Phase::Decode(speculation) => speculation.n_in_flight() as u32,
+            Phase::Decode(speculation) => speculation.n_live() as u32,
             Phase::Prefill { .. } | Phase::Closing { .. } => 0,
         }
     }
@@ -244,19 +258,22 @@ struct Meter {
     started: Duration,
     /// When the first and the latest token were committed.
     tokens: Option<(Duration, Duration)>,
-    loops: Duration,
-    n_loops: u32,
+    loops: Loops,
     stages: Vec<StageTiming>,
 }
 
 impl Meter {
     const fn new(now: Duration) -> Self {
-        Self { started: now, tokens: None, loops: Duration::ZERO, n_loops: 0, stages: Vec::new() }
+        Self {
+            started: now,
+            tokens: None,
+            loops: Loops { windows: 0, total_us: 0, waited_us: 0 },
+            stages: Vec::new(),
+        }
     }
 
     fn answered(&mut self, took: Duration, timings: &[StageTiming]) {
-        self.loops += took;
-        self.n_loops += 1;
+        self.loops.add(took, timings);
         if self.stages.len() < timings.len() {
             self.stages.resize(timings.len(), StageTiming::default());
         }
@@ -275,8 +292,6 @@ impl Meter {
     /// Everything but the numbers of tokens.
     fn timings(&self, now: Duration, guessing: &Guessing) -> Timings {
         let (first, last) = self.tokens.unwrap_or((now, now));
-        let mean = |sum: Duration| sum.checked_div(self.n_loops).unwrap_or_default();
-        let waited: u64 = self.stages.iter().map(|stage| u64::from(stage.queue_us)).sum();
         Timings {
             prompt_time: first.saturating_sub(self.started),
             generation_time: last.saturating_sub(first),
@@ -288,8 +303,8 @@ impl Meter {
             stale_windows: guessing.windows.stale_windows,
             in_flight: guessing.in_flight,
             epochs: guessing.epochs,
-            loop_time: mean(self.loops),
-            ideal_time: mean(self.loops.saturating_sub(Duration::from_micros(waited))),
+            loop_time: self.loops.mean(),
+            ideal_time: self.loops.ideal(),
             stages: self.stages.clone(),
             ..Timings::default()
         }

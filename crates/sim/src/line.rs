@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Report, SeqId, StageIndex,
-    ToFront, ToStage, Wire, Work,
+    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Position, Report, SeqId,
+    StageIndex, ToFront, ToStage, Wire, Work,
 };
 use stage::{Config, Done, Output, StageCore};
 
@@ -373,7 +373,10 @@ impl Stage {
         }
         let opened = self.core.stats().opened - before;
         for i in 0..u64::from(n_slots) {
-            self.core.handle_frame(Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i) })), now);
+            self.core.handle_frame(
+                Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i), inputs: Position(0) })),
+                now,
+            );
         }
         let taken = u64::from(n_slots) - opened;
         (taken > 0).then(|| format!("{taken} of {n_slots} slots"))
@@ -383,11 +386,11 @@ impl Stage {
 fn fresh(seq: SeqId) -> Open {
     Open {
         seq,
-        start: protocol::Position(0),
+        start: Position(0),
         seed: 0,
         choice: 0,
         sampler: protocol::SamplerParams::default(),
-        limit: protocol::Position(2),
+        limit: Position(2),
         ignore_eos: false,
         top_logprobs: None,
         history: Vec::new(),

@@ -265,6 +265,12 @@ impl Speculation {
         self.pipeline.n_in_flight()
     }
 
+    /// As [`Pipeline::n_live`].
+    #[must_use]
+    pub fn n_live(&self) -> usize {
+        self.pipeline.n_live()
+    }
+
     /// The pipeline's counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {

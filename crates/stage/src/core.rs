@@ -267,6 +267,9 @@ impl StageCore {
         let Some(sequence) = self.sequences.remove(&seq) else { return };
         self.waiting.remove(&sequence.order);
         self.stats.closed += 1;
+        if let Work::Close(close) = &item.frame.work {
+            self.stats.wasted_rows += u64::from(sequence.n_beyond(close.inputs));
+        }
         self.say_closed(item.frame);
         if let Some(slot) = sequence.phase.slot() {
             self.slots.release(slot);

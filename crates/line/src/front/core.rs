@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::pulse::Pulse;
 use super::roster::{Action, Roster, SeatState};
-use super::status::{Busy, LineReadiness, LineSnapshot, StageSnapshot};
+use super::status::{Busy, Ledger, LineReadiness, LineSnapshot, StageSnapshot};
 use crate::drafter;
 use crate::task::Task;
 use crate::{greeting, work_link};
@@ -53,6 +53,8 @@ pub(super) struct Core {
     /// Why the line was lost, until it is up again.
     lost: Option<String>,
     busy: Busy,
+    /// Of each stage.
+    ledgers: Vec<Ledger>,
     watchers: Watchers,
 }
 
@@ -77,6 +79,7 @@ impl Core {
             pulse: Pulse::default(),
             lost: None,
             busy: Busy::new(n_stages),
+            ledgers: vec![Ledger::default(); n_stages],
             watchers,
         }
     }
@@ -159,6 +162,7 @@ impl Core {
                 self.roster.handle_fault(from, generation, &plain(&fault.kind), now);
                 self.roster_changed(now);
             }
+            Report::Counters(counters) => self.ledgers[usize::from(from.0)].heard(counters),
             other => self.about_tokens(from, other, now),
         }
     }
@@ -170,7 +174,7 @@ impl Core {
                 let n_rows = progress.timings.first().map_or(0, |timing| timing.batch_rows as usize);
                 self.busy.record(&progress.timings, n_rows, now);
             }
-            Report::State(_) | Report::Closed(_) | Report::Fault(_) => {}
+            Report::State(_) | Report::Counters(_) | Report::Closed(_) | Report::Fault(_) => {}
         }
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
@@ -261,6 +265,7 @@ impl Core {
                 seat: seat.clone(),
                 busy: self.busy.share(stage, now),
                 rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
+                counters: self.ledgers[at].total(),
             });
         }
         LineSnapshot {
@@ -316,6 +321,7 @@ impl Core {
                     work.close("the line is formed anew");
                 }
                 self.work_task = None;
+                self.ledgers.iter_mut().for_each(Ledger::close);
                 if let Some(probe) = self.pulse.line_lost() {
                     self.scheduler.cancel(probe, now);
                 }
