@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::pace::Pace;
-use crate::plan::{DEPTHS_TRIED, Outlook, WIDTHS, Yield, guessing, plain};
+use crate::plan::{DEPTHS_TRIED, Outlook, WIDTHS, Windows, Yield, plain};
 
 /// Rows that a window may have at most.
 pub const MAX_WIDTH: u32 = 16;
@@ -101,10 +101,18 @@ impl Controller {
         }
     }
 
+    /// The choice, if there is only one.
+    pub(crate) fn only(&self) -> Option<Plan> {
+        match (&self.widths[..], &self.depths[..]) {
+            (&[width], &[depth]) => Some(Plan { width, depth }),
+            _ => None,
+        }
+    }
+
     /// The best choice for what lies ahead.
     pub(crate) fn plan(&self, outlook: &Outlook, pace: &Pace, n_live: u32) -> Plan {
-        if let ([width], [depth]) = (&self.widths[..], &self.depths[..]) {
-            return Plan { width: *width, depth: *depth };
+        if let Some(only) = self.only() {
+            return only;
         }
         let may_be_plain = self.may_be_plain();
         let cautious = Plan { width: self.widths[0], depth: self.depths[0] };
@@ -112,9 +120,13 @@ impl Controller {
             return cautious;
         }
         let is_full = n_live as usize >= pace.n_stages().max(2);
-        let all = self.widths.iter().flat_map(|&width| self.depths.iter().map(move |&depth| (width, depth)));
-        let yields: Vec<_> = all
-            .map(|reach| (reach, guessing(outlook, pace, reach, n_live)))
+        let yields: Vec<_> = self
+            .widths
+            .iter()
+            .map(|&width| (width, Windows::new(outlook, pace, width)))
+            .flat_map(|(width, windows)| {
+                self.depths.iter().map(move |&depth| ((width, depth), windows.in_flight(depth, n_live)))
+            })
             .filter(|(_, found)| !is_full || found.waste <= MAX_WASTE)
             .collect();
         let best = yields.iter().map(|(_, found)| found.rate).fold(0.0, f64::max);
@@ -161,6 +173,10 @@ mod tests {
     use protocol::StageTiming;
 
     use super::*;
+
+    fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32), n_live: u32) -> Yield {
+        Windows::new(outlook, pace, width).in_flight(depth, n_live)
+    }
 
     fn pace(compute: &[u32], link_us: u32, per_row: f64) -> Pace {
         let mut pace = Pace::new(compute.len() as u16);

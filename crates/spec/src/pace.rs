@@ -80,7 +80,13 @@ impl Pace {
     /// Time of a window of `n_rows` around the line if it waits nowhere.
     #[must_use]
     pub fn loop_time(&self, n_rows: u32) -> f64 {
-        self.links.unwrap_or(0.0) + self.inside(n_rows)
+        self.links() + self.inside(n_rows)
+    }
+
+    /// Time on all links together, the verdict's way back included; 0 before it is known.
+    #[must_use]
+    pub fn links(&self) -> f64 {
+        self.links.unwrap_or(0.0)
     }
 
     /// Time of a window of `n_rows` in all stages together.

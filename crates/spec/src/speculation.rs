@@ -268,6 +268,10 @@ impl Speculation {
         if self.chain.is_empty() {
             return Vec::new();
         }
+        if let Some(only) = self.controller.only() {
+            self.plan = only;
+            return if self.pipeline.n_live() == 0 { self.propose(only.width as usize - 1) } else { Vec::new() };
+        }
         let guesses = self.propose(HORIZON);
         let sent = self.tags.iter().map(|(tag, _)| *tag);
         let hazards = sent.chain(guesses.iter().map(|guess| guess.tag)).map(|tag| self.chain.hazard(tag));
