@@ -9,6 +9,7 @@ use scheduler::{Config, Event, Output, Request, RequestId, Scheduler, Stats, Tim
 use spec::{Proposer, Speculate};
 use stage::{Done, StageCore};
 
+use crate::agenda::Agenda;
 use crate::engine::{Script, ScriptEngine};
 use crate::line::LineModel;
 use crate::oracle::Oracle;
@@ -43,6 +44,15 @@ pub struct Forecast {
     pub stages: Vec<StageUse>,
 }
 
+impl Forecast {
+    /// Share of the windows that became stale, 0 to 1.
+    #[must_use]
+    pub fn stale_share(&self) -> f64 {
+        let Stats { windows, stale_windows, .. } = self.stats;
+        if windows == 0 { 0.0 } else { stale_windows as f64 / windows as f64 }
+    }
+}
+
 /// What a stage did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageUse {
@@ -65,7 +75,7 @@ pub fn run(line: &LineModel, job: Job<'_>, speculate: &Speculate) -> Forecast {
     run.scheduler.line_up(Duration::ZERO);
     run.submit_probe();
     run.after_front();
-    while let Some(((at, _), happening)) = run.agenda.pop_first() {
+    while let Some((at, happening)) = run.agenda.next() {
         run.now = at;
         run.happen(happening);
     }
@@ -92,8 +102,7 @@ struct Run<'a> {
     scheduler: Scheduler,
     stages: Vec<Stage>,
     now: Duration,
-    agenda: BTreeMap<(Duration, u64), Happening>,
-    n_planned: u64,
+    agenda: Agenda<Happening>,
     /// Requests that have not started.
     coming: VecDeque<usize>,
     clients: usize,
@@ -135,8 +144,7 @@ impl<'a> Run<'a> {
             scheduler: Scheduler::new(config),
             stages: (0..n_stages).map(stage).collect(),
             now: Duration::ZERO,
-            agenda: BTreeMap::new(),
-            n_planned: 0,
+            agenda: Agenda::new(),
             coming: (0..job.workloads.len()).collect(),
             clients: job.clients.max(1),
             probe: None,
@@ -166,11 +174,6 @@ impl<'a> Run<'a> {
         self.running.insert(id.expect("a workload fits the line made for it"), (index, Vec::new()));
     }
 
-    fn plan(&mut self, at: Duration, happening: Happening) {
-        self.n_planned += 1;
-        self.agenda.insert((at, self.n_planned), happening);
-    }
-
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Frame(stage, frame) => {
@@ -198,10 +201,12 @@ impl<'a> Run<'a> {
     fn after_front(&mut self) {
         while let Some(output) = self.scheduler.poll_output() {
             match output {
-                Output::Work(frame) => self.plan(self.now + self.line.links[0], Happening::Frame(0, frame)),
+                Output::Work(frame) => {
+                    self.agenda.plan(self.now + self.line.links[0], Happening::Frame(0, frame))
+                }
                 Output::Hint(hint) => {
                     for stage in 0..self.stages.len() {
-                        self.plan(self.now + self.line.control, Happening::Hint(stage, hint));
+                        self.agenda.plan(self.now + self.line.control, Happening::Hint(stage, hint));
                     }
                 }
                 Output::Event(id, event) => self.tell(id, event),
@@ -246,7 +251,7 @@ impl<'a> Run<'a> {
                     (self.line.links[self.stages.len()], Happening::Report(StageIndex(index as u16), report))
                 }
             };
-            self.plan(self.now + at, happening);
+            self.agenda.plan(self.now + at, happening);
         }
         let stage = &mut self.stages[index];
         if stage.running.is_some() {
@@ -257,7 +262,7 @@ impl<'a> Run<'a> {
         let took = if rows == 0 { Duration::ZERO } else { self.line.stages[index].time(rows) };
         stage.running = Some(call.execute(&mut stage.engine));
         stage.busy += took;
-        self.plan(self.now + took, Happening::Done(index));
+        self.agenda.plan(self.now + took, Happening::Done(index));
     }
 
     fn conclude(self) -> Forecast {

@@ -81,6 +81,12 @@ impl Kind {
         }
     }
 
+    /// The kind of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// A text of this kind with `n_answer` tokens.
     #[must_use]
     pub fn workload(self, seed: u64, n_answer: usize) -> Workload {
@@ -138,7 +144,7 @@ impl Workload {
         Self { agreement, name: format!("{right:.2}"), ..Kind::Novel.workload(seed, n_answer) }
     }
 
-    /// The same text without any source but those of its tokens.
+    /// Tokens of the prompt and the answer.
     #[must_use]
     pub fn n_tokens(&self) -> usize {
         self.prompt.len() + self.answer.len()

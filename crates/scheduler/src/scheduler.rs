@@ -326,7 +326,7 @@ impl Scheduler {
             Ok(answered) => answered,
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
-        self.pace.observe(&verdict.timings, Some(answered.under_way));
+        self.pace.observe(&verdict.timings, answered.under_way);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened
@@ -354,7 +354,7 @@ impl Scheduler {
         if let Err(fault) = sequence.handle_progress(progress) {
             return Err(self.refuse(seq, fault));
         }
-        self.pace.observe(&progress.timings, None);
+        self.pace.observe_chunk(&progress.timings);
         while self.send_next(seq, now) {}
         Ok(())
     }

@@ -9,6 +9,10 @@ use crate::proposer::{Prior, RUNS, run_class};
 
 /// The prior counts like this many exposures: a handful of tokens overrules it.
 const PRIOR_WEIGHT: f64 = 4.0;
+/// Where rejections are rare it counts like this many of them as well, for a single one says little there.
+const PRIOR_REJECTIONS: f64 = 0.6;
+/// It counts like so many exposures at most.
+const MOST_WEIGHT: f64 = 40.0;
 /// Older exposures count less, by this factor for each newer one of the same class: about the last hundred matter,
 /// so that a text that changes its manner is noticed within a few lines.
 const DECAY: f64 = 0.99;
@@ -54,8 +58,9 @@ impl Agreement {
         let i = run_class(run);
         let Class { exposures, rejections } = self.classes[i];
         let level = (LEVEL_WEIGHT + self.rejections) / (LEVEL_WEIGHT + self.expected);
-        let prior = (self.prior[i] * level).min(1.0);
-        let hazard = (prior * PRIOR_WEIGHT + rejections) / (PRIOR_WEIGHT + exposures);
+        let prior = (self.prior[i] * level).clamp(LEAST, 1.0);
+        let weight = (PRIOR_WEIGHT + PRIOR_REJECTIONS / prior).min(MOST_WEIGHT);
+        let hazard = (prior * weight + rejections) / (weight + exposures);
         hazard.clamp(LEAST, 1.0 - LEAST)
     }
 }

@@ -182,9 +182,7 @@ impl<'a> Windows<'a> {
         // The first verdict of each burst waits for the loop.
         let bursts = (1..).map(|burst| burst * depth as usize).take_while(|&m| m < self.n_looked_at);
         let begun: f64 = bursts.map(|m| self.outlook.alive[m * self.width as usize]).sum();
-        slowest * gaps
-            + (around - f64::from(depth) * slowest) * begun
-            + self.more * around / f64::from(depth)
+        slowest * gaps + (around - f64::from(depth) * slowest) * begun + self.more * around / f64::from(depth)
     }
 
     /// Whether so many windows fill the loop.
@@ -230,7 +228,7 @@ mod tests {
         let mut pace = Pace::new(4);
         for rows in WIDTHS {
             let timing = StageTiming { queue_us: 0, compute_us: micros(rows), batch_rows: rows };
-            pace.observe(&[timing; 4], Some(Duration::from_micros(40_000 + 4 * u64::from(micros(rows)))));
+            pace.observe(&[timing; 4], Duration::from_micros(40_000 + 4 * u64::from(micros(rows))));
         }
         pace
     }

@@ -184,16 +184,21 @@ impl Speculation {
         let commit = self.pipeline.handle_verdict(verdict)?;
         self.learn(n_before, commit.n_accepted as usize);
         let under_way = self.settle_sent(verdict.window, now);
+        let n_tokens = verdict.tokens.len() as u32;
+        let mut n_wasted = 0;
         if commit.opened.is_some() || verdict.ended.is_some() {
+            // The guess that was wrong was an input too.
+            n_wasted = self.tags.len() + usize::from(commit.opened.is_some());
             self.tags.clear();
         }
+        self.controller.settled(n_tokens, n_wasted, line.pace, line.n_live);
         if !self.chain.is_empty() && line.pace.is_known() {
             // The first one waited for the prompt, and any may have waited for that of another: that is nobody's fault.
             let most = Duration::from_secs_f64(MOST_LOOPS * line.pace.loop_time(self.plan.width));
             let took = now.saturating_sub(self.waiting_since).min(most);
             let plain = plain(line.pace, line.n_live);
             let guessed = guessed && n_before > self.n_prompt;
-            self.controller.observe(verdict.tokens.len() as u32, took, guessed, plain);
+            self.controller.observe(n_tokens, took, guessed, plain);
         }
         self.waiting_since = now;
         if self.pipeline.n_live() > 0 {
@@ -270,7 +275,11 @@ impl Speculation {
         }
         if let Some(only) = self.controller.only() {
             self.plan = only;
-            return if self.pipeline.n_live() == 0 { self.propose(only.width as usize - 1) } else { Vec::new() };
+            return if self.pipeline.n_live() == 0 {
+                self.propose(only.width as usize - 1)
+            } else {
+                Vec::new()
+            };
         }
         let guesses = self.propose(HORIZON);
         let sent = self.tags.iter().map(|(tag, _)| *tag);
