@@ -71,7 +71,7 @@ pub struct Comparison {
 #[must_use]
 pub fn compare(line: &LineModel, case: &Case, grid: &Grid, tick: &dyn Fn()) -> Comparison {
     let has_own = case.workloads.iter().any(|workload| workload.agreement.is_some());
-    let sources = if has_own { Sources::Off } else { Sources::Auto };
+    let sources = if has_own { Sources::List(Vec::new()) } else { Sources::Auto };
     let guess = |reach: Reach| {
         let forecast = run(line, case.job(), &Speculate { sources: sources.clone(), reach });
         tick();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use protocol::{Frame, Hint, Report, RowDtype, SamplerParams, StageIndex, Token};
 use scheduler::{Config, Event, Output, Request, RequestId, Scheduler, Stats, Timings};
-use spec::{Proposer, Speculate};
+use spec::{MAX_WIDTH, Proposer, Speculate};
 use stage::{Done, StageCore};
 
 use crate::agenda::Agenda;
@@ -15,8 +15,9 @@ use crate::line::LineModel;
 use crate::oracle::Oracle;
 use crate::workload::{N_VOCAB, Workload};
 
-/// Prompt and answer of the probe.
+/// What a probe says, and what follows it.
 const PROBE: Token = Token(0);
+const AFTER_PROBE: Token = Token(1);
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,7 @@ pub struct StageUse {
     pub stats: stage::Stats,
 }
 
-/// Runs a job on a line, after one token that only tells the front how fast the line is, as a real front's probe does.
+/// Runs a job on a line, after the probes by which a front learns how fast the line is, as a real one does.
 /// The same arguments give the same forecast.
 ///
 /// # Panics
@@ -119,7 +120,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(line: &'a LineModel, job: Job<'a>, speculate: &Speculate) -> Self {
         let longest = job.workloads.iter().map(Workload::n_tokens).max().unwrap_or(1);
-        let (context, n_stages) = (longest as u32 + 1, line.stages.len());
+        let (context, n_stages) = (longest.max(MAX_WIDTH as usize) as u32 + 1, line.stages.len());
         let mut config = Config::new(n_stages as u16, line.n_slots, context, N_VOCAB);
         config.queue_timeout = Duration::MAX;
         config.speculate = speculate.clone();
@@ -127,8 +128,9 @@ impl<'a> Run<'a> {
             assert!(!workload.answer.is_empty(), "a workload has an answer");
             Script { n_prompt: workload.prompt.len(), answer: workload.answer.clone() }
         };
-        let probe = Script { n_prompt: 1, answer: vec![PROBE] };
-        let scripts = Arc::new(job.workloads.iter().map(script).chain([probe]).collect::<Vec<_>>());
+        // A front's own requests have seed 0, and theirs is the first script.
+        let probe = Script { n_prompt: 1, answer: vec![AFTER_PROBE; MAX_WIDTH as usize] };
+        let scripts = Arc::new([probe].into_iter().chain(job.workloads.iter().map(script)).collect::<Vec<_>>());
         let stage = |index| {
             let engine =
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
@@ -156,8 +158,7 @@ impl<'a> Run<'a> {
     }
 
     fn submit_probe(&mut self) {
-        let id = self.scheduler.submit(request(&[PROBE], self.workloads.len(), 1), self.now);
-        self.probe = id.ok();
+        self.probe = self.scheduler.probe(PROBE, self.now).ok();
     }
 
     fn submit_next(&mut self) {
@@ -165,7 +166,7 @@ impl<'a> Run<'a> {
         let workload = &self.workloads[index];
         let request = Request {
             prediction: workload.prediction.clone(),
-            ..request(&workload.prompt, index, workload.answer.len())
+            ..request(&workload.prompt, index + 1, workload.answer.len())
         };
         let oracle = workload
             .agreement
@@ -218,6 +219,9 @@ impl<'a> Run<'a> {
         match event {
             Event::Done { .. } if self.probe == Some(id) => {
                 self.probe = None;
+                if self.scheduler.wants_probe() {
+                    return self.submit_probe();
+                }
                 self.started = self.now;
                 (0..self.clients).for_each(|_| self.submit_next());
             }

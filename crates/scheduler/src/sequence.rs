@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
-use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally};
+use spec::{
+    Answered, Draft, InFlight, Line, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, Tally,
+};
 
 use crate::{Config, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -21,6 +23,8 @@ pub(crate) struct Sequence {
     /// For when the prompt has been sent.
     prediction: Option<Vec<Token>>,
     own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    probe: Option<u32>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
     phase: Phase,
@@ -48,6 +52,8 @@ pub(crate) struct Start {
     pub(crate) prediction: Option<Vec<Token>>,
     /// Sources of guesses that the caller brings.
     pub(crate) own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    pub(crate) probe: Option<u32>,
     pub(crate) now: Duration,
 }
 
@@ -61,6 +67,7 @@ impl Sequence {
             wants_logprobs: start.wants_logprobs,
             prediction: start.prediction,
             own: start.own,
+            probe: start.probe,
             chunks: VecDeque::new(),
             phase: Phase::Prefill { prompt: start.prompt, next: 0 },
             meter: Meter::new(start.now),
@@ -69,6 +76,11 @@ impl Sequence {
 
     pub(crate) const fn request(&self) -> RequestId {
         self.request
+    }
+
+    /// Whether it is the front's own, of one window.
+    pub(crate) const fn is_probe(&self) -> bool {
+        self.probe.is_some()
     }
 
     pub(crate) const fn is_closing(&self) -> bool {
@@ -100,7 +112,12 @@ impl Sequence {
                 prediction: self.prediction.take(),
                 own: std::mem::take(&mut self.own),
             };
-            self.phase = Phase::Decode(Box::new(Speculation::new(start, &config.speculate)));
+            let pinned = |width| Speculate {
+                sources: Sources::Off,
+                reach: Reach { width: Some(width), depth: Some(1), ..config.speculate.reach },
+            };
+            let speculate = self.probe.map_or_else(|| config.speculate.clone(), pinned);
+            self.phase = Phase::Decode(Box::new(Speculation::new(start, &speculate)));
         }
         let Phase::Decode(speculation) = &mut self.phase else { return None };
         speculation.next_window(line, now).map(Work::Window)
@@ -166,9 +183,11 @@ impl Sequence {
         }
     }
 
-    /// The counters of the sequence's windows; nothing before the first one and after the end.
+    /// The counters of the sequence's windows; nothing before the first one and after the end, nor of a probe, which
+    /// guesses nothing.
     pub(crate) fn guessing(&self) -> Guessing {
         match &self.phase {
+            Phase::Decode(_) if self.is_probe() => Guessing::default(),
             Phase::Decode(speculation) => Guessing {
                 windows: speculation.stats(),
                 tally: *speculation.tally(),

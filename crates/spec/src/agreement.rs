@@ -10,14 +10,14 @@ use crate::proposer::{Prior, RUNS, run_class};
 /// The prior counts like this many exposures: a handful of tokens overrules it.
 const PRIOR_WEIGHT: f64 = 4.0;
 /// Where rejections are rare it counts like this many of them as well, for a single one says little there.
-const PRIOR_REJECTIONS: f64 = 0.6;
+const PRIOR_REJECTIONS: f64 = 0.9;
 /// It counts like so many exposures at most.
-const MOST_WEIGHT: f64 = 40.0;
+const MOST_WEIGHT: f64 = 60.0;
 /// Older exposures count less, by this factor for each newer one of the same class: about the last hundred matter,
 /// so that a text that changes its manner is noticed within a few lines.
-const DECAY: f64 = 0.99;
+const DECAY: f64 = 0.996;
 /// The prior's level counts like this many rejections.
-const LEVEL_WEIGHT: f64 = 1.5;
+const LEVEL_WEIGHT: f64 = 0.7;
 /// No source is certain: keeps expected runs finite.
 const LEAST: f64 = 0.002;
 

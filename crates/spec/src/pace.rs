@@ -8,6 +8,7 @@ use std::time::Duration;
 use protocol::StageTiming;
 
 use crate::controller::MAX_WIDTH;
+use crate::plan::WIDTHS;
 
 /// Row counts whose time is kept apart. A call's time over its rows is a staircase, so a formula would not do.
 const ROWS: [u32; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024];
@@ -88,6 +89,13 @@ impl Pace {
         self.links.is_some()
     }
 
+    /// The narrowest of [`WIDTHS`], up to `most`, whose time some stage has not measured, or not for long.
+    #[must_use]
+    pub fn unknown_width(&self, most: u32) -> Option<u32> {
+        let is_known = |width: u32| self.stages.iter().all(|stage| stage.knows(width));
+        WIDTHS.into_iter().find(|&width| width <= most && !is_known(width))
+    }
+
     /// Time of a window of `n_rows` around the line if it waits nowhere.
     #[must_use]
     pub fn loop_time(&self, n_rows: u32) -> f64 {
@@ -127,6 +135,11 @@ impl Staircase {
             (step.seconds, step.rows) = (seconds, f64::from(n_rows));
         }
         step.belief = 1.0;
+    }
+
+    fn knows(&self, n_rows: u32) -> bool {
+        let step = ROWS.iter().position(|&rows| n_rows <= rows);
+        step.is_some_and(|at| self.steps[at].belief > FORGOTTEN)
     }
 
     /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
@@ -214,6 +227,20 @@ mod tests {
         assert!(close(pace.inside(4), unknown + 0.003), "elsewhere rows are rows");
         pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)]);
         assert!(pace.slowest(4) < unknown, "and long ones show where the rest lies");
+    }
+
+    #[test]
+    fn what_is_unknown_is_named_from_the_narrow_end() {
+        let mut pace = Pace::new(2);
+        for width in [1, 2, 3, 4] {
+            assert_eq!(pace.unknown_width(4), Some(width));
+            pace.observe(&[timing(width, 1000); 2], Duration::ZERO);
+        }
+        assert_eq!((pace.unknown_width(4), pace.unknown_width(16)), (None, Some(6)));
+        for _ in 0..3000 {
+            pace.observe(&[timing(1, 1000); 2], Duration::ZERO);
+        }
+        assert_eq!(pace.unknown_width(4), Some(2), "what was measured long ago");
     }
 
     #[test]
