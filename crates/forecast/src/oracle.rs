@@ -12,6 +12,7 @@ pub(crate) struct Oracle {
     right: Vec<bool>,
     /// For how many tokens before each it has been right.
     runs: Vec<u32>,
+    costs: bool,
     n_prompt: usize,
 }
 
@@ -19,7 +20,9 @@ impl Oracle {
     pub(crate) fn new(agreement: Agreement, answer: Vec<Token>) -> Self {
         let is_right = |index: usize| {
             let draw = (mix(agreement.seed ^ mix(index as u64)) >> 11) as f64 / (1_u64 << 53) as f64;
-            draw < agreement.right
+            let right =
+                agreement.then.filter(|(from, _)| index >= *from).map_or(agreement.right, |(_, right)| right);
+            draw < right
         };
         let right: Vec<bool> = (0..answer.len()).map(is_right).collect();
         let runs = right.iter().scan(0, |run, &is_right| {
@@ -27,7 +30,7 @@ impl Oracle {
             *run = if is_right { (before + 1).min(MAX_RUN) } else { 0 };
             Some(before)
         });
-        Self { runs: runs.collect(), answer, right, n_prompt: 0 }
+        Self { runs: runs.collect(), costs: agreement.costs, answer, right, n_prompt: 0 }
     }
 
     /// What it says comes at this index of the answer, if all before is as in the answer.
@@ -62,7 +65,7 @@ impl Proposer for Oracle {
 
     fn shadow(&self, committed: &[Token]) -> Option<(Token, u32)> {
         let index = committed.len() - self.n_prompt;
-        self.guess(index).map(|token| (token, self.runs[index]))
+        self.guess(index).filter(|_| !self.costs).map(|token| (token, self.runs[index]))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

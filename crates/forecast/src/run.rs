@@ -130,7 +130,8 @@ impl<'a> Run<'a> {
         };
         // A front's own requests have seed 0, and theirs is the first script.
         let probe = Script { n_prompt: 1, answer: vec![AFTER_PROBE; MAX_WIDTH as usize] };
-        let scripts = Arc::new([probe].into_iter().chain(job.workloads.iter().map(script)).collect::<Vec<_>>());
+        let scripts =
+            Arc::new([probe].into_iter().chain(job.workloads.iter().map(script)).collect::<Vec<_>>());
         let stage = |index| {
             let engine =
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));

@@ -28,6 +28,10 @@ pub struct Workload {
 pub struct Agreement {
     /// The probability, 0 to 1.
     pub right: f64,
+    /// From this token of the answer on, another one.
+    pub then: Option<(usize, f64)>,
+    /// Whether asking costs something, as with a draft model: it is never scored on tokens for which it was not used.
+    pub costs: bool,
     /// Decides which guesses are right.
     pub seed: u64,
 }
@@ -140,7 +144,7 @@ impl Workload {
     /// A text of `n_answer` tokens whose guesses are right with probability `right`.
     #[must_use]
     pub fn agreeing(right: f64, seed: u64, n_answer: usize) -> Self {
-        let agreement = Some(Agreement { right, seed });
+        let agreement = Some(Agreement { right, then: None, costs: false, seed });
         Self { agreement, name: format!("{right:.2}"), ..Kind::Novel.workload(seed, n_answer) }
     }
 

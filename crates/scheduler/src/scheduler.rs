@@ -297,8 +297,9 @@ impl Scheduler {
         }
     }
 
-    fn n_decoding(&self) -> u32 {
-        self.sequences.values().filter(|sequence| sequence.is_decoding()).count().max(1) as u32
+    /// Sequences that want the stages' time, now or as soon as their prompts are through.
+    fn n_live(&self) -> u32 {
+        self.sequences.values().filter(|sequence| !sequence.is_closing()).count().max(1) as u32
     }
 
     fn has_free_slot(&self) -> bool {
@@ -349,7 +350,7 @@ impl Scheduler {
 
     /// Sends one more piece of work of the sequence, if it may; whether it did.
     fn send_next(&mut self, seq: SeqId, now: Duration) -> bool {
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
         let Some(work) = sequence.next_work(&self.config, line, now) else { return false };
@@ -367,7 +368,7 @@ impl Scheduler {
             return Ok(());
         };
         let id = sequence.request();
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
         let answered = match sequence.handle_verdict(&verdict, line, now) {

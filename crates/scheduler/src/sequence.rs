@@ -87,10 +87,6 @@ impl Sequence {
         matches!(self.phase, Phase::Closing { .. })
     }
 
-    pub(crate) const fn is_decoding(&self) -> bool {
-        matches!(self.phase, Phase::Decode(_))
-    }
-
     /// What the sequence may send now, if anything: the next chunk, or the next window.
     pub(crate) fn next_work(&mut self, config: &Config, line: Line<'_>, now: Duration) -> Option<Work> {
         if let Phase::Prefill { prompt, next } = &mut self.phase {

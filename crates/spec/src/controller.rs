@@ -24,6 +24,9 @@ const NEARLY: f64 = 0.998;
 /// Rows computed for nothing, at most, when as many sequences as stages are live: each of them could keep a stage busy.
 /// A quarter is the promise; the rest is for the estimate's error.
 const MAX_WASTE: f64 = 0.2;
+/// Rows sent for nothing, at most, as counted at the front: stages drop some of them before they compute, so that less
+/// than a quarter is computed for nothing.
+const SEEN_WASTE: f64 = 0.3;
 /// The measured share of wasted rows counts so many useful ones more than there were: a first wrong window is no reason
 /// to stop.
 const WASTE_GRACE: f64 = 16.0;
@@ -146,7 +149,7 @@ impl Controller {
             return cautious;
         }
         let is_full = is_full(pace, n_live);
-        if is_full && self.waste.share() > MAX_WASTE {
+        if is_full && self.waste.share() > SEEN_WASTE {
             return cautious;
         }
         let yields: Vec<_> = self

@@ -29,7 +29,7 @@ const MOST_LOOPS: f64 = 4.0;
 pub struct Line<'a> {
     /// How fast it is.
     pub pace: &'a Pace,
-    /// Sequences that decode on it, this one included.
+    /// Sequences that decode on it or are about to, this one included.
     pub n_live: u32,
 }
 

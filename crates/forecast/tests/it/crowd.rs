@@ -5,11 +5,12 @@ use spec::Speculate;
 
 use crate::bench::{Shape, is_soak, line};
 
-/// As many requests at once as `clients`, some three rounds of them. Their lengths differ, else plain decoding would go
+/// As many requests at once as `clients`, some six rounds of them, so that the end, when few are left and may waste what
+/// they like, counts little. Their lengths differ, else plain decoding would go
 /// in lockstep, all prompts together and then all answers, as real requests never do.
 fn crowd(line: &LineModel, kind: Kind, clients: usize, speculate: &Speculate) -> forecast::Forecast {
     let workloads: Vec<_> =
-        (0..3 * clients as u64).map(|seed| kind.workload(seed, 192 + (seed as usize * 37) % 128)).collect();
+        (0..6 * clients as u64).map(|seed| kind.workload(seed, 192 + (seed as usize * 37) % 128)).collect();
     run(line, Job { workloads: &workloads, clients }, speculate)
 }
 

@@ -4,4 +4,5 @@ mod bench;
 mod crowd;
 mod facts;
 mod grid;
+mod probes;
 mod promises;
