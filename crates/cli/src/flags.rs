@@ -76,6 +76,22 @@ Examples:
 Runs the real slices over real links beside the whole model, on random and on text prompts, and prints the largest
 difference of a logit and the first token that differs. Exit code 1 if there is any.";
 
+const SIMULATE_EXAMPLES: &str = "\
+Examples:
+  paceline simulate                                           four CPUs, 10 ms apart
+  paceline simulate --stages 8 --delay 40ms --stage-time 3 --per-row 0.05
+                                                              eight GPUs, far apart: a row more costs little
+  paceline simulate --stage-time 5,8,5                        three stages, the middle one slower
+  paceline simulate --stage-time 1:5/4:6/8:9/16:15            a call's time by its rows, in steps
+  paceline simulate --agreement 0.6,0.8                       guesses that are right so often, as of a draft model
+  paceline simulate --workload copy,json --clients 4 --json forecast.json
+
+Runs the scheduler, the controller and the stages that `serve` runs, in virtual time: nothing is measured, no model is
+needed, and the same arguments give the same figures. The texts are synthetic. Each table has the tokens per second of
+fixed choices; the last one compares them with plain decoding and with what `--speculate auto` makes of it.
+
+To know what your machines take: `serve` reports each stage's compute time in the `timings` of every answer.";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "paceline", version, about = "One model, a line of machines, the OpenAI API.")]
@@ -121,6 +137,9 @@ pub(crate) enum CommandFlags {
         /// A GGUF file (the first of several is fine) or a folder of slices
         path: PathBuf,
     },
+    /// Say how fast a line would be, and how far it should guess ahead
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(Box<SimulateFlags>),
     /// Check that a line computes exactly what the whole model computes
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(VerifyFlags),
@@ -287,6 +306,47 @@ pub(crate) struct VerifyFlags {
 }
 
 layered!(VerifyFlags: model, stages, cuts, threads);
+
+/// Settings of `simulate`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct SimulateFlags {
+    /// Stages in the line, 1 to 16 [default: as many as times, or 4]
+    #[arg(long, value_name = "N")]
+    pub(crate) stages: Option<usize>,
+    /// What each link between two machines takes one way, up to 200ms [default: 10ms]
+    #[arg(long, value_name = "D")]
+    pub(crate) delay: Option<String>,
+    /// Milliseconds that a stage takes for one row, or by rows as 1:5/4:6/16:12; one for all or one each [default: 5]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) stage_time: Option<Vec<String>>,
+    /// What a row more costs, as a share of the first one: near 0 on GPUs, up to 1 on CPUs [default: 0.5]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) per_row: Option<f64>,
+    /// Texts: copy, edit, predicted, code, summary, chat, novel, json, or all [default: copy,edit,code,chat,novel]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) workload: Option<Vec<String>>,
+    /// Guesses that are right with these probabilities, 0 to 1, instead of those found in the text
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) agreement: Option<Vec<f64>>,
+    /// Requests at the same time, 1 to 16 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) clients: Option<usize>,
+    /// Tokens of an answer, 16 to 8192 [default: 512]
+    #[arg(long, value_name = "N")]
+    pub(crate) tokens: Option<usize>,
+    /// Rows in a window to try, each 1 to 16 [default: 1,2,4,8,16]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) width: Option<Vec<u32>>,
+    /// Windows in flight to try, each 1 to 64 [default: 1,2,4,8,12,16,24,32]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) depth: Option<Vec<u32>>,
+    /// Write the figures into this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+layered!(SimulateFlags: stages, delay, stage_time, per_row, workload, agreement, clients, tokens, width, depth, json);
 
 /// What to do with the cluster.
 #[derive(Debug, Args)]

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{
-    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
-    Verdict, Work, limits,
+    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SamplerParams, SeqId,
+    StageIndex, Token, Verdict, Work, limits,
 };
-use spec::{Draft, Line, Pace, Proposer};
+use spec::{Draft, Filler, Line, Pace, Proposer, Sources, Speculate};
 
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
@@ -59,6 +59,8 @@ struct Queued {
     request: Request,
     /// Sources of guesses that its caller brought.
     own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    probe: Option<u32>,
     since: Duration,
 }
 
@@ -111,6 +113,52 @@ impl Scheduler {
         own: Vec<Box<dyn Proposer>>,
         now: Duration,
     ) -> Result<RequestId, Refusal> {
+        self.take(request, own, None, now)
+    }
+
+    /// Sends a token of the front's own around the line, to see that one passes. Where guesses are wanted its window
+    /// has a width whose time nobody knows yet, so that the controller knows what it chooses from before the first
+    /// client comes: see [`Scheduler::wants_probe`]. It ends with the first verdict.
+    ///
+    /// # Errors
+    /// As [`Scheduler::submit`].
+    pub fn probe(&mut self, token: Token, now: Duration) -> Result<RequestId, Refusal> {
+        let width = self.unknown_width().unwrap_or(1);
+        let request = Request {
+            prompt: vec![token],
+            sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
+            seed: 0,
+            choice: 0,
+            max_tokens: Some(width),
+            ignore_eos: true,
+            top_logprobs: None,
+            prediction: None,
+        };
+        self.take(request, vec![Box::new(Filler)], Some(width), now)
+    }
+
+    /// Whether a probe would teach how long windows of some width take. Each probe answers for one width, so a line
+    /// that came up wants eight of them; nobody has to wait for them.
+    #[must_use]
+    pub fn wants_probe(&self) -> bool {
+        self.unknown_width().is_some()
+    }
+
+    fn unknown_width(&self) -> Option<u32> {
+        let Speculate { sources, reach } = &self.config.speculate;
+        let is_free = *sources != Sources::Off && reach.width.is_none();
+        // The window and the token of the prompt must fit.
+        let most = reach.max_width.min(self.config.context.saturating_sub(1));
+        self.pace.unknown_width(most).filter(|_| is_free)
+    }
+
+    fn take(
+        &mut self,
+        request: Request,
+        own: Vec<Box<dyn Proposer>>,
+        probe: Option<u32>,
+        now: Duration,
+    ) -> Result<RequestId, Refusal> {
         self.check(&request)?;
         if !self.line_is_up {
             return Err(Refusal::NotReady);
@@ -122,7 +170,7 @@ impl Scheduler {
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        self.queue.push_back(Queued { id, request, own, since: now });
+        self.queue.push_back(Queued { id, request, own, probe, since: now });
         self.admit(now);
         Ok(id)
     }
@@ -254,8 +302,9 @@ impl Scheduler {
         }
     }
 
-    fn n_decoding(&self) -> u32 {
-        self.sequences.values().filter(|sequence| sequence.is_decoding()).count().max(1) as u32
+    /// Sequences that want the stages' time, now or as soon as their prompts are through.
+    fn n_live(&self) -> u32 {
+        self.sequences.values().filter(|sequence| !sequence.is_closing()).count().max(1) as u32
     }
 
     fn has_free_slot(&self) -> bool {
@@ -280,7 +329,7 @@ impl Scheduler {
     }
 
     fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
-        let Queued { id, mut request, own, since } = queued;
+        let Queued { id, mut request, own, probe, since } = queued;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -309,7 +358,7 @@ impl Scheduler {
         }
         self.send(Work::Open(Box::new(open)));
         let start =
-            Start { seq, request: id, prompt, limit, wants_logprobs, is_drafted, prediction, own, now };
+            Start { seq, request: id, prompt, limit, wants_logprobs, is_drafted, prediction, own, probe, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -317,7 +366,7 @@ impl Scheduler {
 
     /// Sends one more piece of work of the sequence, if it may; whether it did.
     fn send_next(&mut self, seq: SeqId, now: Duration) -> bool {
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
         let Some(work) = sequence.next_work(&self.config, line, now) else { return false };
@@ -348,14 +397,15 @@ impl Scheduler {
             return Ok(());
         };
         let id = sequence.request();
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
         let answered = match sequence.handle_verdict(&verdict, line, now) {
             Ok(answered) => answered,
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
-        self.pace.observe(&verdict.timings, Some(answered.under_way));
+        let is_probe = sequence.is_probe();
+        self.pace.observe(&verdict.timings, answered.under_way);
         self.stats.loops.add(answered.under_way, &verdict.timings);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
@@ -365,11 +415,14 @@ impl Scheduler {
             self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
         }
         // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-        self.send_all(seq, now);
+        if !is_probe {
+            self.send_all(seq, now);
+        }
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
         match verdict.ended {
             Some(End::EndOfGeneration | End::Grammar) => self.finish(seq, Finish::Stop, now),
             Some(End::Limit) => self.finish(seq, Finish::Length, now),
+            None if is_probe => self.finish(seq, Finish::Length, now),
             None => {}
         }
         Ok(())
@@ -384,7 +437,7 @@ impl Scheduler {
         if let Err(fault) = sequence.handle_progress(progress) {
             return Err(self.refuse(seq, fault));
         }
-        self.pace.observe(&progress.timings, None);
+        self.pace.observe_chunk(&progress.timings);
         self.send_all(seq, now);
         Ok(())
     }

@@ -6,7 +6,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
-use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally, TextChange};
+use spec::{
+    Answered, Draft, InFlight, Line, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, Tally,
+    TextChange,
+};
 
 use crate::{Config, Loops, ReportFault, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -23,6 +26,8 @@ pub(crate) struct Sequence {
     /// For when the prompt has been sent.
     prediction: Option<Vec<Token>>,
     own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    probe: Option<u32>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
     phase: Phase,
@@ -52,6 +57,8 @@ pub(crate) struct Start {
     pub(crate) prediction: Option<Vec<Token>>,
     /// Sources of guesses that the caller brings.
     pub(crate) own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    pub(crate) probe: Option<u32>,
     pub(crate) now: Duration,
 }
 
@@ -66,6 +73,7 @@ impl Sequence {
             is_drafted: start.is_drafted,
             prediction: start.prediction,
             own: start.own,
+            probe: start.probe,
             chunks: VecDeque::new(),
             phase: Phase::Prefill { prompt: start.prompt, next: 0 },
             meter: Meter::new(start.now),
@@ -76,12 +84,13 @@ impl Sequence {
         self.request
     }
 
-    pub(crate) const fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing { .. })
+    /// Whether it is the front's own, of one window.
+    pub(crate) const fn is_probe(&self) -> bool {
+        self.probe.is_some()
     }
 
-    pub(crate) const fn is_decoding(&self) -> bool {
-        matches!(self.phase, Phase::Decode(_))
+    pub(crate) const fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing { .. })
     }
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.
@@ -105,7 +114,12 @@ impl Sequence {
                 prediction: self.prediction.take(),
                 own: std::mem::take(&mut self.own),
             };
-            self.phase = Phase::Decode(Box::new(Speculation::new(start, &config.speculate)));
+            let pinned = |width| Speculate {
+                sources: Sources::Off,
+                reach: Reach { width: Some(width), depth: Some(1), ..config.speculate.reach },
+            };
+            let speculate = self.probe.map_or_else(|| config.speculate.clone(), pinned);
+            self.phase = Phase::Decode(Box::new(Speculation::new(start, &speculate)));
         }
         let Phase::Decode(speculation) = &mut self.phase else { return None };
         speculation.next_window(line, now).map(Work::Window)
@@ -190,9 +204,11 @@ impl Sequence {
         }
     }
 
-    /// The counters of the sequence's windows; nothing before the first one and after the end.
+    /// The counters of the sequence's windows; nothing before the first one and after the end, nor of a probe, which
+    /// guesses nothing.
     pub(crate) fn guessing(&self) -> Guessing {
         match &self.phase {
+            Phase::Decode(_) if self.is_probe() => Guessing::default(),
             Phase::Decode(speculation) => Guessing {
                 windows: speculation.stats(),
                 tally: *speculation.tally(),

@@ -354,7 +354,7 @@ impl Core {
         let last = matches!(event, Event::Done { .. } | Event::Failed(_));
         if self.pulse.is_probe(id) {
             if last {
-                self.pulse.probe_over();
+                self.pulse.probe_over(self.scheduler.wants_probe());
             }
             return;
         }
@@ -386,17 +386,7 @@ impl Core {
 
     /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
-        let request = Request {
-            prompt: vec![Token(0)],
-            sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-            seed: 0,
-            choice: 0,
-            max_tokens: Some(1),
-            ignore_eos: true,
-            top_logprobs: None,
-            prediction: None,
-        };
-        self.pulse.probing(self.scheduler.submit(request, now).ok(), now);
+        self.pulse.probing(self.scheduler.probe(Token(0), now).ok(), now);
     }
 
     /// Whether no client's request is on the line or waits for it.
