@@ -62,6 +62,9 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
         CommandFlags::Stage(flags) => stage::run(StageArgs::from_flags(flags.over(config.stage))?),
         CommandFlags::Verify(flags) => verify::run(&VerifyArgs::from_flags(flags.over(config.verify))?),
         CommandFlags::Split(flags) => split::run(&SplitArgs::from_flags(flags.over(config.split))?),
+        CommandFlags::Bench(flags) => {
+            bench::command::run(&bench::args::BenchArgs::from_flags(flags.over(config.bench))?)
+        }
         CommandFlags::Inspect { path } => inspect::run(&path),
         CommandFlags::Cluster(flags) => {
             let dir = flags.dir.map_or_else(paths::cluster_dir, Ok)?;

@@ -6,12 +6,22 @@
 //! fronts and stages through the same crates.
 
 mod answers;
+pub(crate) mod args;
+mod client;
+pub(crate) mod command;
 mod http;
 mod idle;
+mod judge;
 mod null_line;
+mod outcomes;
+mod plots;
 mod report;
 mod served;
+mod setting;
 mod stats;
+mod svg;
+mod table;
+mod workload;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

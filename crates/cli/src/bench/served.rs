@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
-use super::http;
+use super::http::{self, Target};
 use super::stats::quantile;
 
 /// The model may have to be cut first.
@@ -21,7 +21,7 @@ const READY_WITHIN: Duration = Duration::from_secs(600);
 /// A server; ended, with its stages, when dropped.
 pub(super) struct Served {
     child: Child,
-    address: SocketAddr,
+    target: Target,
     reading: JoinHandle<()>,
 }
 
@@ -35,13 +35,14 @@ pub(super) struct Answer {
 }
 
 impl Served {
-    /// Starts the `paceline` beside this program, with one thread a stage, and waits until it is ready.
-    pub(super) async fn start(model: &Path, stages: usize) -> anyhow::Result<Self> {
+    /// Starts `paceline serve` with these flags and waits until it is ready.
+    pub(super) async fn start(model: &Path, flags: &[String]) -> anyhow::Result<Self> {
         let program = program()?;
         let mut child = Command::new(&program)
             .arg("serve")
             .arg(model)
-            .args(["--stages", &stages.to_string(), "--threads", "1", "--listen", "127.0.0.1:0"])
+            .args(flags)
+            .args(["--listen", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -55,7 +56,12 @@ impl Served {
             .with_context(|| format!("{} was not ready in time", model.display()))??;
         // What it still says is read, so that it never waits for a reader.
         let reading = tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
-        Ok(Self { child, address, reading })
+        Ok(Self { child, target: Target::local(address), reading })
+    }
+
+    /// Where it answers.
+    pub(super) const fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Generates greedily after the prompt, streaming.
@@ -68,7 +74,7 @@ impl Served {
             "ignore_eos": true,
             "stream": true,
         });
-        let events = http::stream(self.address, "/v1/completions", &body).await?;
+        let events = http::stream(&self.target, "/v1/completions", &body).await?;
         let mut text = String::new();
         let mut times = Vec::new();
         for (at, event) in &events {
@@ -94,7 +100,7 @@ impl Served {
 
     /// The front's process and those of its stages.
     pub(super) async fn pids(&self) -> anyhow::Result<Vec<u32>> {
-        let line = http::get(self.address, "/v1/line").await?;
+        let line = http::get(&self.target, "/v1/line").await?;
         let stages = line["stages"].as_array().context("/v1/line names no stages")?;
         stages
             .iter()
@@ -112,8 +118,12 @@ impl Drop for Served {
     }
 }
 
+/// This program, or the `paceline` beside it if this is the project's own benchmark.
 fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("could not find this program's own file")?;
+    if own.file_stem().is_some_and(|name| name != "line-bench") {
+        return Ok(own);
+    }
     Ok(own.with_file_name(format!("paceline{}", std::env::consts::EXE_SUFFIX)))
 }
 
