@@ -4,8 +4,8 @@ use std::path::Path;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::bench::args::BenchArgs;
 use crate::args::{Cut, EnrollArgs, Place, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::bench::args::BenchArgs;
 use crate::config::{self, Config};
 use crate::flags::{ClusterAction, CommandFlags, CommandLine};
 use crate::usage_sentence;

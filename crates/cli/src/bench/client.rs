@@ -29,7 +29,8 @@ pub(super) struct Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Inside {
     pub(super) accepted_per_window: f64,
-    pub(super) windows_in_flight: f64,
+    /// `None` from a Paceline that does not count them.
+    pub(super) windows_in_flight: Option<f64>,
     pub(super) stale_share: f64,
     pub(super) stage_busy: Vec<f64>,
 }
@@ -105,13 +106,12 @@ fn inside(timings: &Value) -> Option<Inside> {
     let sent = figure(&timings["windows"]["sent"])?;
     let stale = figure(&timings["windows"]["stale"])?;
     let took = figure(&timings["predicted_ms"])?;
-    let loop_ms = figure(&timings["loop_ms"])?;
     let accepted = figure(&timings["draft_n_accepted"])?;
     let stages = timings["stages"].as_array()?;
     let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
     Some(Inside {
         accepted_per_window: share(accepted, sent - stale),
-        windows_in_flight: share(sent * loop_ms, took),
+        windows_in_flight: figure(&timings["windows"]["in_flight_mean"]),
         stale_share: share(stale, sent),
         stage_busy: stages
             .iter()
@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn the_servers_figures_are_read_where_there_are_any() {
         let timings = json!({
-            "predicted_ms": 100.0, "loop_ms": 20.0, "draft_n_accepted": 24,
-            "windows": {"sent": 10, "stale": 2}, "stages": [{"compute_ms": 50.0}, {"compute_ms": 25.0}],
+            "predicted_ms": 100.0, "draft_n_accepted": 24,
+            "windows": {"sent": 10, "stale": 2, "in_flight_mean": 2.0}, "stages": [{"compute_ms": 50.0}, {"compute_ms": 25.0}],
         });
         let expected = Inside {
             accepted_per_window: 3.0,
-            windows_in_flight: 2.0,
+            windows_in_flight: Some(2.0),
             stale_share: 0.2,
             stage_busy: vec![0.5, 0.25],
         };

@@ -63,7 +63,7 @@ pub(super) fn row(workload: Workload, setting: Option<&Setting>, turns: &[Turn])
         decode_tok_s: rounded(if tpot > 0.0 { 1e3 / tpot } else { 0.0 }),
         total_tok_s: rounded(median(turns.iter().map(|turn| turn.total_tok_s)).unwrap_or(0.0)),
         accepted_per_window: inside(|inside| inside.accepted_per_window).map(rounded),
-        windows_in_flight: inside(|inside| inside.windows_in_flight).map(rounded),
+        windows_in_flight: of(&|one| one.inside.as_ref()?.windows_in_flight).map(rounded),
         stale_share: inside(|inside| inside.stale_share).map(rounded),
         stage_busy: (0..n_stages).map(|at| rounded(busy(at))).collect(),
         text_sha256: judge::sha256(outcomes.iter().map(|one| one.text.as_str())),

@@ -127,9 +127,19 @@ impl Report {
 
     /// Writes `line-SECONDS.json` into the folder.
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        self.write_part(folder, "line", self)
+    }
+
+    /// Writes something else that was measured in this run: `NAME-SECONDS.json`.
+    pub(super) fn write_part(
+        &self,
+        folder: &Path,
+        name: &str,
+        part: &impl Serialize,
+    ) -> anyhow::Result<PathBuf> {
         fs::create_dir_all(folder).with_context(|| format!("could not make {}", folder.display()))?;
-        let path = folder.join(format!("line-{}.json", self.machine.unix_time));
-        let mut text = serde_json::to_string_pretty(self)?;
+        let path = folder.join(format!("{name}-{}.json", self.machine.unix_time));
+        let mut text = serde_json::to_string_pretty(part)?;
         text.push('\n');
         fs::write(&path, text).with_context(|| format!("could not write {}", path.display()))?;
         Ok(path)

@@ -108,7 +108,7 @@ pub(super) struct Row {
     pub(super) total_tok_s: f64,
     /// Guesses that were right, per window that was answered.
     pub(super) accepted_per_window: Option<f64>,
-    /// Windows that wait for an answer at once: sent, times the mean time around the line, over the decoding time.
+    /// Windows that wait for a verdict at once, on average.
     pub(super) windows_in_flight: Option<f64>,
     /// Share of the windows that a wrong guess before them made useless.
     pub(super) stale_share: Option<f64>,
