@@ -94,7 +94,7 @@ pub(super) async fn ask(
 
 /// Time per token between the first text and the last. A server that guesses may say several tokens at once in the
 /// beginning; they took none of this time, and are left out by their share of the text.
-fn per_token(time: Duration, n_tokens: u64, first_bytes: usize, bytes: usize) -> Option<Duration> {
+pub(super) fn per_token(time: Duration, n_tokens: u64, first_bytes: usize, bytes: usize) -> Option<Duration> {
     let at_first = (n_tokens as f64 * first_bytes as f64 / bytes.max(1) as f64).round().max(1.0);
     let rest = n_tokens as f64 - at_first;
     (rest >= 1.0 && !time.is_zero()).then(|| time.div_f64(rest))

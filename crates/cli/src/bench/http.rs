@@ -63,7 +63,15 @@ impl FromStr for Target {
 
 /// The JSON at a path.
 pub(super) async fn get(target: &Target, path: &str) -> anyhow::Result<Value> {
-    let response = send(target, Method::GET, path, String::new()).await?;
+    json(send(target, Method::GET, path, String::new()).await?, path).await
+}
+
+/// The JSON that answers a JSON.
+pub(super) async fn post(target: &Target, path: &str, body: &Value) -> anyhow::Result<Value> {
+    json(send(target, Method::POST, path, body.to_string()).await?, path).await
+}
+
+async fn json(response: Response<Incoming>, path: &str) -> anyhow::Result<Value> {
     let body = tokio::time::timeout(ANSWERS_WITHIN, response.into_body().collect()).await??.to_bytes();
     serde_json::from_slice(&body).with_context(|| format!("{path} is not JSON"))
 }

@@ -16,6 +16,7 @@ mod null_line;
 mod outcomes;
 mod plots;
 mod report;
+mod rpc;
 mod served;
 mod setting;
 mod stats;
@@ -69,6 +70,8 @@ enum Part {
     Answers,
     /// Processor time of a line that waits
     Idle,
+    /// Lines of two stages 10 ms apart beside llama.cpp's RPC back end (`./run bench rpc` builds that)
+    Rpc,
     /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
     Grid,
 }
@@ -92,9 +95,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         null_line::child(width)?;
         return Ok(true);
     }
-    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle);
+    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc);
     if flags.only.iter().any(needs_model) && flags.models.is_empty() {
-        bail!("`answers` and `idle` need a model: name one, or measure `--only loop,grid`");
+        bail!("`answers`, `idle` and `rpc` need a model: name one, or measure `--only loop,grid`");
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -105,7 +108,12 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     }
     for model in &flags.models {
         let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
-        runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        if answers || idle {
+            runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        }
+        if flags.only.contains(&Part::Rpc) {
+            runtime.block_on(rpc::measure(model, rounds, &mut report))?;
+        }
     }
     let grid = flags.only.contains(&Part::Grid);
     let extent = if flags.full { Extent::full() } else { Extent::modest() };

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use protocol::Token;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
+use super::client;
 use super::http::{self, Target};
 use super::stats::quantile;
 
@@ -30,6 +31,8 @@ pub(super) struct Answer {
     pub(super) text: String,
     /// Median time between two events, each of which is a token with few exceptions.
     pub(super) token_ms: f64,
+    /// Mean time of a token after the first text, also where several come at once.
+    pub(super) mean_ms: f64,
     /// Mean time per token in the stages' engines, as the server says.
     pub(super) compute_ms: f64,
 }
@@ -77,15 +80,19 @@ impl Served {
         let events = http::stream(&self.target, "/v1/completions", &body).await?;
         let mut text = String::new();
         let mut times = Vec::new();
+        // Bytes of the first text.
+        let mut opening = 0;
         for (at, event) in &events {
             if let Some(piece) = event["choices"][0]["text"].as_str().filter(|piece| !piece.is_empty()) {
+                opening = if times.is_empty() { piece.len() } else { opening };
                 text.push_str(piece);
                 times.push(*at);
             }
         }
-        if times.len() < n_tokens / 2 {
-            bail!("an answer of {n_tokens} tokens came in {} events", times.len());
-        }
+        let (Some(first), Some(last)) = (times.first(), times.last()) else {
+            bail!("an answer of {n_tokens} tokens came without any text");
+        };
+        let mean = client::per_token(*last - *first, n_tokens as u64, opening, text.len());
         let mut gaps: Vec<f64> =
             times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
         gaps.sort_by(f64::total_cmp);
@@ -95,7 +102,30 @@ impl Served {
             .iter()
             .filter_map(|stage| stage["compute_ms"].as_f64())
             .sum();
-        Ok(Answer { text, token_ms: quantile(&gaps, 0.5), compute_ms: compute / n_tokens as f64 })
+        Ok(Answer {
+            text,
+            token_ms: if gaps.is_empty() { 0.0 } else { quantile(&gaps, 0.5) },
+            mean_ms: mean.context("an answer came all at once")?.as_secs_f64() * 1e3,
+            compute_ms: compute / n_tokens as f64,
+        })
+    }
+
+    /// The tokens of a conversation that begins with these words, as the model's template writes them.
+    pub(super) async fn chat_tokens(&self, words: &str) -> anyhow::Result<Vec<Token>> {
+        let chat = json!({ "messages": [{ "role": "user", "content": words }] });
+        let text = http::post(&self.target, "/apply-template", &chat).await?["prompt"].take();
+        let asked = json!({ "content": text, "add_special": false });
+        let found = http::post(&self.target, "/tokenize", &asked).await?;
+        let list = found["tokens"].as_array().context("/tokenize gave no tokens")?;
+        let token = |value: &Value| Some(Token(i32::try_from(value.as_i64()?).ok()?));
+        list.iter().map(token).collect::<Option<Vec<Token>>>().context("/tokenize gave no numbers")
+    }
+
+    /// The text of tokens.
+    pub(super) async fn text(&self, tokens: &[Token]) -> anyhow::Result<String> {
+        let list: Vec<i32> = tokens.iter().map(|token| token.0).collect();
+        let found = http::post(&self.target, "/detokenize", &json!({ "tokens": list })).await?;
+        found["content"].as_str().map(str::to_owned).context("/detokenize gave no text")
     }
 
     /// The front's process and those of its stages.

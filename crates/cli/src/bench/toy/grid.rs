@@ -9,6 +9,7 @@ use forecast::{Job, Kind, LineModel, StageModel, Workload};
 use serde::Serialize;
 use spec::{Reach, Sources, Speculate};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::engine::SLOTS;
 use super::line::{ToyLine, ToyPlan};
@@ -66,7 +67,7 @@ impl Extent {
 }
 
 /// Who guesses, and how wide and deep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Way {
     Off,
@@ -141,7 +142,8 @@ pub(in crate::bench) async fn measure(extent: &Extent, report: &mut Report) -> a
     // The best of many is partly the luckiest: it is measured again before anything is compared with it.
     let again = grid.winners();
     grid.cells.extend(run(again, &workloads, true).await?);
-    grid.cells.sort_by_key(|cell| (cell.stages, cell.delay_ms));
+    // Lines end in any order; the texts of one are in order already.
+    grid.cells.sort_by_key(|cell| (cell.stages, cell.delay_ms, cell.way, cell.again));
     grid.tell(extent, report);
     Ok(grid)
 }
@@ -154,20 +156,20 @@ async fn run(
 ) -> anyhow::Result<Vec<Cell>> {
     let room = Arc::new(Semaphore::new(LINES_AT_ONCE));
     let total = tasks.len();
-    let running: Vec<_> = tasks
-        .into_iter()
-        .map(|(task, texts)| {
-            let (room, workloads) = (Arc::clone(&room), Arc::clone(workloads));
-            tokio::spawn(async move {
-                let _place = room.acquire_owned().await?;
-                cells(task, texts, &workloads, again).await
-            })
-        })
-        .collect();
+    let mut running = JoinSet::new();
+    for (task, texts) in tasks {
+        let (room, workloads) = (Arc::clone(&room), Arc::clone(workloads));
+        running.spawn(async move {
+            let _place = room.acquire_owned().await?;
+            cells(task, texts, &workloads, again).await
+        });
+    }
     let mut cells = Vec::new();
-    for (at, task) in running.into_iter().enumerate() {
-        cells.extend(task.await??);
-        eprint!("\rgrid: line {} of {total} ", at + 1);
+    let mut done = 0;
+    while let Some(finished) = running.join_next().await {
+        cells.extend(finished??);
+        done += 1;
+        eprint!("\rgrid: line {done} of {total} ");
     }
     eprintln!();
     Ok(cells)
