@@ -43,8 +43,6 @@ pub(super) struct Call {
     /// The same on every stage that computes the rows.
     pub(super) serial: u32,
     pub(super) n_rows: usize,
-    /// Rows of the prompt, from which nothing is sampled.
-    pub(super) is_prompt: bool,
 }
 
 /// What all stages of a line computed.
@@ -96,9 +94,9 @@ impl ToyEngine {
         Self { shape, common, index, serial: Arc::default() }
     }
 
-    fn note(&self, start: Instant, serial: u32, n_rows: usize, is_prompt: bool) {
+    fn note(&self, start: Instant, serial: u32, n_rows: usize) {
         let Some(log) = &self.common.log else { return };
-        let call = Call { stage: self.index, start, end: now(), serial, n_rows, is_prompt };
+        let call = Call { stage: self.index, start, end: now(), serial, n_rows };
         log.lock().unwrap_or_else(PoisonError::into_inner).calls.push(call);
     }
 }
@@ -124,7 +122,7 @@ impl Engine for ToyEngine {
         let left = self.common.times.time(n_rows).saturating_sub(start.elapsed());
         #[expect(clippy::disallowed_methods, reason = "stands for the time that another machine computes")]
         std::thread::sleep(left);
-        self.note(start, serial, n_rows, spans.iter().all(|span| !span.want_logits));
+        self.note(start, serial, n_rows);
         Ok(())
     }
 

@@ -271,6 +271,10 @@ impl Grid {
         again
     }
 
+    fn has_deep(&self) -> bool {
+        self.cells.iter().any(|cell| matches!(cell.way, Way::Fixed { depth: 2.., .. }))
+    }
+
     fn like<'a>(&'a self, one: &'a Cell, again: bool) -> impl Iterator<Item = &'a Cell> {
         self.cells.iter().filter(move |cell| {
             cell.again == again
@@ -285,7 +289,9 @@ impl Grid {
                 let all = self.like(auto, true).filter(move |cell| cell.way.is_serial() || !serial);
                 all.max_by(|a, b| a.measured.total_cmp(&b.measured))
             };
-            let (serial, fixed) = (best(true), best(false));
+            let serial = best(true);
+            // Without deep windows the best of all is the best serial one.
+            let fixed = best(false).filter(|_| self.has_deep());
             let Cell { stages, delay_ms, workload, .. } = auto;
             Some(Place { stages: *stages, delay_ms: *delay_ms, workload, off, auto, serial, fixed })
         };
@@ -390,10 +396,12 @@ impl Grid {
                     name: name.to_owned(),
                     values: delays.iter().map(|&delay| at(delay).and_then(pick)).collect(),
                 });
+                let has_values = |series: &Series| series.values.iter().any(Option::is_some);
+                let series: Vec<Series> = series.into_iter().filter(has_values).collect();
                 Panel {
                     title: kind.name().to_owned(),
                     places: delays.iter().map(|ms| format!("{ms} ms")).collect(),
-                    series: series.into(),
+                    series,
                 }
             };
             let title = format!("Toy line of {stages} stages: decoding speed by link delay");
@@ -418,6 +426,12 @@ fn tell_line(here: &[&Place<'_>], (stages, delay_ms): (u16, u64), report: &mut R
         _ => None,
     };
     let at_ten = |least: f64| (stages == 4 && delay_ms == 10).then_some(Bound::AtLeast(least));
+    if let Some(place) = here.first() {
+        let links = Duration::from_millis(delay_ms) * u32::from(stages);
+        let ideal = (ONE_ROW * u32::from(stages) + links).as_secs_f64() * 1e3;
+        let more = one(1e3 / place.off.measured - ideal);
+        report.add(name("plain, per token beyond compute and delays"), "ms", more, Some(Bound::AtMost(1.0)));
+    }
     if let Some(place) = of("copy") {
         report.add(name("copy over plain"), "ratio", one(place.over_plain()), promised(4.0, 6.0));
         if let Some(ratio) = place.over(place.serial) {

@@ -16,12 +16,12 @@ use crate::bench::svg::{Anchor, COLOURS, GREY, Svg};
 /// The line of the picture.
 const STAGES: u16 = 4;
 const DELAY: Duration = Duration::from_millis(10);
-/// Something is repeated in this text, so that guesses are right and wrong.
-const TEXT: Kind = Kind::Code;
+/// Most of this text has been there before, and here and there a word is new: guesses are right and wrong.
+const TEXT: Kind = Kind::Edit;
 const SEED: u64 = 2;
-const TOKENS: usize = 96;
-/// What is shown of the decoding at most.
-const SHOWN: Duration = Duration::from_millis(1200);
+const TOKENS: usize = 240;
+/// What is shown, from the middle of the answer on: by then it is known how well guessing does.
+const SHOWN: Duration = Duration::from_millis(600);
 
 const WIDTH: f64 = 1240.0;
 const LEFT: f64 = 70.0;
@@ -51,22 +51,18 @@ struct Bar<'a> {
 }
 
 fn picture(guesses: &str, log: &Log, heard: &Heard) -> String {
-    let first_token = heard.tokens.first().map(|(at, _)| *at);
-    let last = heard.tokens.last().map(|(at, _)| *at);
-    // From the first stage's first window after the prompt.
-    let windows =
-        || log.calls.iter().filter(|call| !call.is_prompt && last.is_none_or(|at| call.start <= at));
-    let loop_time = DELAY * u32::from(STAGES) + Duration::from_millis(5) * u32::from(STAGES);
-    let begin = first_token.and_then(|at| at.checked_sub(loop_time));
-    let Some(begin) = begin.or_else(|| windows().map(|call| call.start).min()) else {
+    let Some(&(begin, _)) = heard.tokens.get(heard.tokens.len() / 2) else {
         return Svg::new(WIDTH, TOP).finish();
     };
-    let bars: Vec<Bar<'_>> = windows()
-        .filter(|call| call.start >= begin && call.start < begin + SHOWN)
+    let is_shown = |at: Instant| at >= begin && at < begin + SHOWN;
+    let bars: Vec<Bar<'_>> = log
+        .calls
+        .iter()
+        .filter(|call| is_shown(call.start))
         .map(|call| Bar { call, is_live: log.live.contains(&call.serial) })
         .collect();
     let tokens: Vec<(Instant, usize)> =
-        heard.tokens.iter().copied().filter(|(at, _)| *at < begin + SHOWN).collect();
+        heard.tokens.iter().copied().filter(|(at, _)| is_shown(*at)).collect();
     let ends = bars.iter().map(|bar| bar.call.end).chain(tokens.iter().map(|(at, _)| *at));
     let span = ends.max().map_or(SHOWN, |end| end.saturating_duration_since(begin)).max(SHOWN / 4);
     let scale = (WIDTH - LEFT - 16.0) / span.as_secs_f64();
@@ -99,7 +95,7 @@ fn picture(guesses: &str, log: &Log, heard: &Heard) -> String {
 fn head(svg: &mut Svg, guesses: &str, bars: &[Bar<'_>], tokens: &[(Instant, usize)]) {
     let n_tokens: usize = tokens.iter().map(|(_, n)| n).sum();
     let title = format!(
-        "One request on {STAGES} stages, {} apart, guesses {guesses}: {n_tokens} tokens of a text like code",
+        "One request on {STAGES} stages, {} apart, guesses {guesses}: {n_tokens} tokens of an edited text",
         plots::ms(DELAY)
     );
     svg.text((12.0, 22.0), 15, Anchor::Start, &title);
