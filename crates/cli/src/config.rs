@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::Usage;
-use crate::flags::{ServeFlags, SimulateFlags, SplitFlags, StageFlags, VerifyFlags};
+use crate::flags::{BenchFlags, ServeFlags, SimulateFlags, SplitFlags, StageFlags, VerifyFlags};
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -20,6 +20,7 @@ pub(crate) struct Config {
     pub(crate) split: SplitFlags,
     pub(crate) verify: VerifyFlags,
     pub(crate) simulate: SimulateFlags,
+    pub(crate) bench: BenchFlags,
 }
 
 impl Config {

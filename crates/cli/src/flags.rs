@@ -92,6 +92,23 @@ fixed choices; the last one compares them with plain decoding and with what `--s
 
 To know what your machines take: `serve` reports each stage's compute time in the `timings` of every answer.";
 
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  paceline bench model.gguf                                   plain decoding against guessing, all workloads
+  paceline bench model.gguf --stages 2,4 --link delay=10ms --link delay=40ms --workload copy,chat --plot plots
+                                                              lines of two lengths over two networks, with pictures
+  paceline bench model.gguf --stages 3 --speculate off,suffix,predicted+suffix --json out.json
+                                                              who guesses best; sources of one line are joined by +
+  paceline bench --url http://127.0.0.1:8080 --concurrency 4  a server that runs already, of any make
+
+Workloads: copy (repeat a passage), edit (a file of 150 lines with one change; the client sends the file as the expected
+answer), code, summary, chat, novel, json. All are answered greedily.
+
+For each length and link, one line per entry of --speculate is started, and they answer in turn, so that whatever else
+the machine does falls on all of them; they are all in memory at once. The last column compares each with the first.
+Small models repeat themselves, and whoever repeats himself is easily guessed: look at `distinct` (share of the runs of
+three words that are new) and `as asked` before you believe a speed.";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "paceline", version, about = "One model, a line of machines, the OpenAI API.")]
@@ -143,6 +160,9 @@ pub(crate) enum CommandFlags {
     /// Check that a line computes exactly what the whole model computes
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(VerifyFlags),
+    /// Measure a model on a line of this machine, or a server that runs
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(Box<BenchFlags>),
 }
 
 /// Lets every field given here win over the same field of a file.
@@ -347,6 +367,63 @@ pub(crate) struct SimulateFlags {
 }
 
 layered!(SimulateFlags: stages, delay, stage_time, per_row, workload, agreement, clients, tokens, width, depth, json);
+
+/// Settings of `bench`.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct BenchFlags {
+    /// The model to serve: a GGUF file (the first of several is fine)
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+    /// Measure the OpenAI-compatible server that runs here instead
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// What to ask: copy, edit, code, summary, chat, novel, json [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) workload: Option<Vec<String>>,
+    /// Lengths of the line [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) stages: Option<Vec<u16>>,
+    /// Make links behave like this network, as `serve --link` does; give it once for each to be measured
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) link: Option<Vec<String>>,
+    /// Who guesses, one line for each; the first is what the others are compared with [default: off,auto]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) speculate: Option<Vec<String>>,
+    /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]
+    #[arg(long, value_name = "W")]
+    pub(crate) width: Option<u32>,
+    /// Windows under way at once, 1 to 64 [default: chosen from what is measured]
+    #[arg(long, value_name = "D")]
+    pub(crate) depth: Option<u32>,
+    /// Serve so that no result depends on what shares a batch with it; CPU only
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) exact: Option<bool>,
+    /// Threads per stage [default: this machine's cores, shared out]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u16>,
+    /// Requests at once [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: Option<u16>,
+    /// Requests of each workload on each line [default: 8]
+    #[arg(long, value_name = "N")]
+    pub(crate) requests: Option<u16>,
+    /// Tokens of an answer at most [default: 96]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u16>,
+    /// Show the server of --url the first key in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Write the results here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw tokens per second against delay into this folder, as SVG
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+layered!(BenchFlags: model, url, workload, stages, link, speculate, width, depth, exact, threads, concurrency, requests,
+    max_tokens, api_key_file, json, plot);
 
 /// What to do with the cluster.
 #[derive(Debug, Args)]

@@ -2,7 +2,6 @@
 
 /// Commands and flags that a later version brings.
 const NAMES: &[&str] = &[
-    "bench",
     "plan",
     "pull",
     "ticket",

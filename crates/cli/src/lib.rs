@@ -68,6 +68,9 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
         CommandFlags::Simulate(flags) => {
             simulate::run(&SimulateArgs::from_flags(flags.over(config.simulate))?)
         }
+        CommandFlags::Bench(flags) => {
+            bench::command::run(&bench::args::BenchArgs::from_flags(flags.over(config.bench))?)
+        }
         CommandFlags::Inspect { path } => inspect::run(&path),
         CommandFlags::Cluster(flags) => {
             let dir = flags.dir.map_or_else(paths::cluster_dir, Ok)?;
