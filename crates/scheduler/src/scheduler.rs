@@ -191,7 +191,7 @@ impl Scheduler {
     /// does not have, it is dropped.
     pub fn handle_draft(&mut self, id: RequestId, source: &str, draft: Draft, now: Duration) {
         let Some(&seq) = self.by_request.get(&id) else { return };
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         if sequence.handle_draft(source, draft, line) {

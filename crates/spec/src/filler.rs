@@ -2,7 +2,7 @@
 
 use protocol::Token;
 
-use crate::proposer::{Answer, Ask, Block, Prior, Proposer, RUNS};
+use crate::proposer::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ impl Proposer for Filler {
 
     fn commit(&mut self, _committed: &[Token]) {}
 
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
         None
     }
 

@@ -174,6 +174,8 @@ impl<'a> Run<'a> {
                     Output::Work(frame) => self.cores[0].handle_frame(frame, self.now),
                     Output::Hint(hint) => self.cores.iter_mut().for_each(|core| core.handle_hint(hint)),
                     Output::Event(id, event) => self.note(id, event),
+                    // No draft model runs here.
+                    Output::Draft(..) => {}
                 }
             }
             for at in 0..self.cores.len() {

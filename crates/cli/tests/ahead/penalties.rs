@@ -7,7 +7,7 @@ use std::path::Path;
 use llama::{EngineConfig, LlamaEngine, Vocab};
 use protocol::{DryParams, Mirostat, SamplerParams, Token, XtcParams};
 use scheduler::Request;
-use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
 
 use crate::line::{self, Line, assert_plain, cut, engine, pinned, toy};
 use crate::plain;
@@ -33,7 +33,7 @@ impl Proposer for WrongAt {
 
     fn commit(&mut self, _committed: &[Token]) {}
 
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
         None
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use protocol::{Position, Token};
 use spec::{
     Answer, Ask, Block, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Sources, Speculate, Speculation,
-    Start,
+    Start, Trust,
 };
 
 use crate::tail::{END, Model, SEQ, Tail};
@@ -47,7 +47,7 @@ impl Proposer for Stubborn {
 
     fn commit(&mut self, _committed: &[Token]) {}
 
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, u32)> {
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
         None
     }
 
@@ -109,7 +109,7 @@ proptest! {
                 now += Duration::from_millis(10);
                 let line = Line { pace: &pace, n_live: 1 };
                 let answered = speculation.handle_verdict(&verdict, line, now).expect("an honest tail");
-                pace.observe(&verdict.timings, Some(answered.under_way));
+                pace.observe(&verdict.timings, answered.under_way);
             }
             prop_assert!(speculation.committed().len() > before, "a round commits a token");
         }
