@@ -351,7 +351,8 @@ impl Scheduler {
         };
         let wants_logprobs = request.top_logprobs.is_some();
         let Request { prompt, prediction, .. } = request;
-        let is_drafted = self.config.speculate.draft_model().is_some() && n_prompt + 2 <= limit.0;
+        let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
+        let is_drafted = has_drafter && n_prompt + 2 <= limit.0;
         if is_drafted {
             let open = Open { start: Position(n_prompt), history: prompt.clone(), ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
