@@ -99,7 +99,7 @@ impl<C: AsyncWrite> Writer<C> {
 /// Tokio's timers are late by up to this: both its wheel and the system call below it count whole milliseconds.
 const LATE: Duration = Duration::from_millis(2);
 
-/// Waits for an instant to about a tenth of a millisecond. A link that is slowed down is there to be measured, and a
+/// Waits for an instant to a few tenths of a millisecond. A link that is slowed down is there to be measured, and a
 /// token crosses several: each would come a millisecond later than it was asked to.
 async fn sleep_exactly(until: Instant) {
     if let Some(coarse) = until.checked_sub(LATE).filter(|coarse| *coarse > Instant::now()) {

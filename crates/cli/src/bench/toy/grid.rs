@@ -185,7 +185,7 @@ async fn cells(
     let plan = ToyPlan { n_stages: task.stages, times: times(), delay, speculate: task.way.speculate() };
     let line = ToyLine::form(&plan, Arc::clone(workloads), None).await?;
     let model = LineModel { n_slots: SLOTS, ..LineModel::even(task.stages, times(), delay) };
-    let mut cells = Vec::new();
+    let mut cells: Vec<Cell> = Vec::new();
     for at in texts {
         let workload = &workloads[at];
         // Without guesses every text takes the same time: the first one stands for all.
