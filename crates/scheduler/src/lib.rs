@@ -7,6 +7,7 @@
 mod config;
 mod drafting;
 mod fault;
+mod probe;
 mod request;
 mod scheduler;
 mod sequence;

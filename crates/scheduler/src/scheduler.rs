@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{
-    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SamplerParams, SeqId,
-    StageIndex, Token, Verdict, Work, limits,
+    Close, End, Fault, FaultKind, Frame, Hint, Open, Position, Progress, Report, SeqId, StageIndex, Token,
+    Verdict, Work, limits,
 };
-use spec::{Draft, Filler, Line, Pace, Proposer, Sources, Speculate};
+use spec::{Draft, Line, Pace, Proposer};
 
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
@@ -37,13 +37,15 @@ pub enum Output {
 /// [`Scheduler::next_deadline`] again.
 #[derive(Debug)]
 pub struct Scheduler {
-    config: Config,
+    pub(crate) config: Config,
     line_is_up: bool,
     queue: VecDeque<Queued>,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
     /// How fast the line is.
-    pace: Pace,
+    pub(crate) pace: Pace,
+    /// Probes in a row that taught nothing.
+    pub(crate) vain_probes: u32,
     /// The sequences of requests that are not over.
     by_request: BTreeMap<RequestId, SeqId>,
     next_request: RequestId,
@@ -83,6 +85,7 @@ impl Scheduler {
         Self {
             line_is_up: false,
             pace: Pace::new(config.n_stages),
+            vain_probes: 0,
             config,
             queue: VecDeque::new(),
             sequences: BTreeMap::new(),
@@ -116,43 +119,7 @@ impl Scheduler {
         self.take(request, own, None, now)
     }
 
-    /// Sends a token of the front's own around the line, to see that one passes. Where guesses are wanted its window
-    /// has a width whose time nobody knows yet, so that the controller knows what it chooses from before the first
-    /// client comes: see [`Scheduler::wants_probe`]. It ends with the first verdict.
-    ///
-    /// # Errors
-    /// As [`Scheduler::submit`].
-    pub fn probe(&mut self, token: Token, now: Duration) -> Result<RequestId, Refusal> {
-        let width = self.unknown_width().unwrap_or(1);
-        let request = Request {
-            prompt: vec![token],
-            sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-            seed: 0,
-            choice: 0,
-            max_tokens: Some(width),
-            ignore_eos: true,
-            top_logprobs: None,
-            prediction: None,
-        };
-        self.take(request, vec![Box::new(Filler)], Some(width), now)
-    }
-
-    /// Whether a probe would teach how long windows of some width take. Each probe answers for one width, so a line
-    /// that came up wants eight of them; nobody has to wait for them.
-    #[must_use]
-    pub fn wants_probe(&self) -> bool {
-        self.unknown_width().is_some()
-    }
-
-    fn unknown_width(&self) -> Option<u32> {
-        let Speculate { sources, reach } = &self.config.speculate;
-        let is_free = *sources != Sources::Off && reach.width.is_none();
-        // The window and the token of the prompt must fit.
-        let most = reach.max_width.min(self.config.context.saturating_sub(1));
-        self.pace.unknown_width(most).filter(|_| is_free)
-    }
-
-    fn take(
+    pub(crate) fn take(
         &mut self,
         request: Request,
         own: Vec<Box<dyn Proposer>>,
@@ -220,6 +187,7 @@ impl Scheduler {
         self.sequences.clear();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
+        self.vain_probes = 0;
     }
 
     /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
@@ -414,6 +382,9 @@ impl Scheduler {
             && commit.n_stale > 0
         {
             self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
+        }
+        if is_probe {
+            self.note_probe(verdict.timings.first().map_or(0, |timing| timing.batch_rows));
         }
         // The next windows go out before anyone looks at the tokens: the line must not wait for that.
         if !is_probe {
