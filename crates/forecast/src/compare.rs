@@ -125,20 +125,26 @@ impl Comparison {
     }
 }
 
+/// A rate for people: one decimal, or two below 10.
+#[must_use]
+pub fn rate_text(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.2}") } else { format!("{rate:.1}") }
+}
+
 impl fmt::Display for Comparison {
     /// One line of a table; rates in tokens per second.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<10} {:>6.1} {:>8.1} ({:>2}) {:>8.1} ({:>2}, {:>2}) {:>8.1} {:>8.2} {:>9.2} {:>8.3} {:>6.0} %",
+            "{:<10} {:>6} {:>8} ({:>2}) {:>8} ({:>2}, {:>2}) {:>8} {:>8.2} {:>9.2} {:>8.3} {:>6.0} %",
             self.name,
-            self.plain,
-            self.serial.rate,
+            rate_text(self.plain),
+            rate_text(self.serial.rate),
             self.serial.width,
-            self.fixed.rate,
+            rate_text(self.fixed.rate),
             self.fixed.width,
             self.fixed.depth,
-            self.auto_rate,
+            rate_text(self.auto_rate),
             self.over_plain(),
             self.over_serial(),
             self.over_fixed(),

@@ -16,7 +16,7 @@ mod run;
 mod workload;
 
 pub use case::Case;
-pub use compare::{Choice, Comparison, Grid, compare};
+pub use compare::{Choice, Comparison, Grid, compare, rate_text};
 pub use line::{LineModel, StageModel};
 pub use run::{Forecast, Job, StageUse, run};
 pub use workload::{Agreement, Kind, Workload};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use forecast::{Choice, Comparison, StageModel};
+use forecast::{Choice, Comparison, StageModel, rate_text};
 use serde_json::{Value, json};
 
 use super::SimulateArgs;
@@ -89,7 +89,7 @@ fn sweep(text: &mut String, args: &SimulateArgs, row: &Comparison) -> bool {
             let found = row.sweep.iter().find(|choice| (choice.width, choice.depth) == (width, depth));
             is_cut |= found.is_none();
             let _ = match found {
-                Some(choice) => write!(text, "{:>8.1}", choice.rate),
+                Some(choice) => write!(text, "{:>8}", rate_text(choice.rate)),
                 None => write!(text, "{:>8}", "·"),
             };
         }

@@ -56,7 +56,7 @@ const WRONG: f64 = 100.0;
 /// Sources of every agreement.
 pub(crate) fn agreements(seed: u64) -> Vec<Case> {
     let length = |right: f64| TOKENS.max((WRONG / (1.0 - right)) as usize);
-    [0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97].map(|right| Case::agreeing(right, seed, length(right), 1)).into()
+    [0.0, 0.3, 0.6, 0.8, 0.9, 0.97].map(|right| Case::agreeing(right, seed, length(right), 1)).into()
 }
 
 pub(crate) fn geometric_mean(rows: &[Comparison], of: fn(&Comparison) -> f64) -> f64 {

@@ -21,13 +21,8 @@ struct Setting {
 }
 
 fn settings() -> Vec<Setting> {
-    let shapes = [
-        (1.5, Shape::Stairs),
-        (8.0, Shape::Stairs),
-        (5.0, Shape::PerRow(1.0)),
-        (15.0, Shape::PerRow(0.5)),
-        (3.0, Shape::PerRow(0.02)),
-    ];
+    let shapes =
+        [(1.5, Shape::Stairs), (8.0, Shape::Stairs), (5.0, Shape::PerRow(1.0)), (3.0, Shape::PerRow(0.02))];
     let mut all = Vec::new();
     for n_stages in [1, 2, 4, 8, 16] {
         for delay in [0.0, 2.0, 10.0, 40.0, 100.0, 200.0] {
@@ -58,11 +53,11 @@ fn losers(setting: &Setting, cases: &[Case], grid: &Grid) -> Vec<String> {
 #[test]
 fn auto_is_never_slower_than_plain_and_near_the_best_fixed_choice() {
     let soak = is_soak();
-    let depths: &[u32] = if soak { &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64] } else { &[1, 2, 4, 8, 16] };
-    let widths: &[u32] = if soak { &[1, 2, 3, 4, 8, 16] } else { &[1, 4, 16] };
+    let depths: &[u32] = if soak { &[1, 2, 4, 6, 8, 12, 16, 32, 64] } else { &[1, 2, 4, 8, 16] };
+    let widths: &[u32] = if soak { &[1, 2, 4, 8, 16] } else { &[1, 4, 16] };
     let grid = Grid { widths: widths.into(), depths: depths.into() };
     // A share that meets every number of stages, every delay and every shape, and some of their pairs.
-    let step = if soak { 1 } else { 31 };
+    let step = if soak { 1 } else { 29 };
     let settings: Vec<_> = settings().into_iter().step_by(step).collect();
     let mut cases: Vec<_> = texts(1).into_iter().chain(agreements(1)).collect();
     if !soak {
