@@ -484,15 +484,15 @@ fn nobody_hears_of_requests_without_room_for_a_guess_and_all_end_with_the_line()
 
 /// The probe's window, and whether another one is wanted after a verdict on it that says so many rows.
 fn probe(front: &mut Front, seq: u64, n_rows: u32) -> (String, bool) {
-    front.scheduler.probe(Token(0), front.now).unwrap();
+    front.scheduler.probe(Token(0), front.now).expect("the line is idle");
     let outputs = front.outputs();
     let timings = vec![StageTiming { queue_us: 0, compute_us: 10 * n_rows, batch_rows: n_rows }; 3];
     let verdict = Verdict { timings, ..verdict(seq, 0, 0, 7, (n_rows == 1).then_some(End::Limit)) };
-    front.report(2, Report::Verdict(Box::new(verdict))).unwrap();
+    front.report(2, Report::Verdict(Box::new(verdict))).expect("an honest verdict");
     let after = front.outputs();
     assert!(after.iter().any(|line| line.ends_with("done: Length")), "one verdict is enough: {after:?}");
-    front.closed(seq).unwrap();
-    (outputs.last().unwrap().clone(), front.scheduler.wants_probe())
+    front.closed(seq).expect("it is over");
+    (outputs.last().expect("a window went out").clone(), front.scheduler.wants_probe())
 }
 
 #[test]
