@@ -15,7 +15,7 @@ def settled(serve):
         status = serve.line()
         windows = [stage["work"]["windows"] for stage in status["stages"]]
         # What the tail judged for a live window, every stage has computed.
-        done = not status["sequences"] and min(windows) >= status["windows"]["live"] > 0
+        done = not status["sequences"] and min(windows) >= status["windows"]["live"]
         return status if done else None
 
     return wait_until(quiet, 20, lambda: f"the counters do not settle: {serve.line()}")
@@ -48,7 +48,7 @@ def test_counters_of_a_speculating_line_add_up():
     guessing = ("--link", "delay=2ms", "--speculate", "suffix,predicted", "--width", 2, "--depth", 4)
     with Serve(SMOLLM2, "--stages", STAGES, "--threads", 1, *guessing) as serve:
         serve.wait_ready()
-        before = settled(serve)
+        assert serve.line()["windows"]["sent"] == 0, "the front's own probes are no guesses"
         timings = serve.complete(CAT, 48)["timings"]
         assert timings["draft_n"] >= timings["draft_n_accepted"] > 0, timings
         check_windows(timings["windows"], 0)
@@ -63,7 +63,7 @@ def test_counters_of_a_speculating_line_add_up():
 
         status = settled(serve)
         check_windows(status["windows"], status["windows_in_flight"])
-        assert status["windows_in_flight"] == 0 and status["windows"]["sent"] > before["windows"]["sent"], status
+        assert status["windows_in_flight"] == 0 and status["windows"]["sent"] > 0, status
         assert status["windows"]["stale"] > 0 and 0 < status["stale_share"] < 1, status
         assert {"suffix", "predicted"} <= set(status["sources"]), status
         assert all(0 <= share <= 1 for share in status["agreement"].values()) and status["agreement"], status
@@ -75,7 +75,7 @@ def test_counters_of_a_speculating_line_add_up():
             assert 0 < work["wasted_rows"] < work["rows"] and 0 < work["wasted_share"] < 1, stage
             # A window is computed or dropped where it is; what was dropped before never arrives.
             assert status["windows"]["live"] <= work["windows"], status
-            assert work["windows"] + work["dropped_windows"] <= status["windows"]["sent"], status
+            assert work["dropped_windows"] <= status["windows"]["stale"], status
         rows = [stage["work"]["rows"] - stage["work"]["wasted_rows"] for stage in status["stages"]]
         assert len(set(rows)) == 1, f"rows that were not for nothing were computed by every stage: {rows}"
 
