@@ -326,8 +326,18 @@ impl Scheduler {
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
-        let start =
-            Start { seq, request: id, prompt, limit, wants_logprobs, is_drafted, prediction, own, probe, now };
+        let start = Start {
+            seq,
+            request: id,
+            prompt,
+            limit,
+            wants_logprobs,
+            is_drafted,
+            prediction,
+            own,
+            probe,
+            now,
+        };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -375,7 +385,6 @@ impl Scheduler {
         };
         let is_probe = sequence.is_probe();
         self.pace.observe(&verdict.timings, answered.under_way);
-        self.stats.loops.add(answered.under_way, &verdict.timings);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened
@@ -385,9 +394,9 @@ impl Scheduler {
         }
         if is_probe {
             self.note_probe(verdict.timings.first().map_or(0, |timing| timing.batch_rows));
-        }
-        // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-        if !is_probe {
+        } else {
+            self.stats.loops.add(answered.under_way, &verdict.timings);
+            // The next windows go out before anyone looks at the tokens: the line must not wait for that.
             self.send_all(seq, now);
         }
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });

@@ -222,7 +222,9 @@ impl Sequence {
     /// The same for a sequence that ends now: nobody will hear of the windows that are under way.
     pub(crate) fn guessing_at_end(&self) -> Guessing {
         let mut guessing = self.guessing();
-        guessing.windows.stale_windows += self.windows_in_flight();
+        if !self.is_probe() {
+            guessing.windows.stale_windows += self.windows_in_flight();
+        }
         guessing
     }
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage,
-    Token,
+    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
 use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 use spec::Draft;

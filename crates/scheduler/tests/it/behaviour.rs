@@ -511,6 +511,24 @@ fn each_probe_has_a_width_that_nobody_knows() {
 }
 
 #[test]
+fn a_probe_that_is_lost_leaves_no_trace_in_the_figures() {
+    let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
+    front.scheduler.probe(Token(0), front.now).expect("the line is idle");
+    front.scheduler.line_lost("test");
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.live_windows, stats.stale_windows, stats.loops.windows), (0, 0, 0, 0));
+}
+
+#[test]
+fn windows_that_nobody_waits_for_any_more_count_as_stale() {
+    let mut front = Front::new(config());
+    let id = front.submit(request(1, None)).unwrap();
+    front.cancel(id);
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.live_windows, stats.stale_windows), (1, 0, 1));
+}
+
+#[test]
 fn nothing_is_measured_where_nothing_is_guessed_or_stages_say_nothing() {
     assert!(!Front::new(config()).scheduler.wants_probe());
     let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
