@@ -10,11 +10,10 @@ use protocol::{LayerRange, Open, Position, Token};
 use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
 
 use crate::bench::http::now;
+use crate::bench::null_line::MAX_ROWS;
 
 /// Values in a row: SmolLM2-135M's.
 pub(super) const ROW_WIDTH: usize = 576;
-/// Rows in a call at most.
-pub(super) const MAX_ROWS: u32 = 512;
 /// Sequences at once. One runs; the front's probe may want a place, too.
 pub(super) const SLOTS: u16 = 4;
 /// Scripts are told apart by the seed of their request, from here on: the front's probes have others.

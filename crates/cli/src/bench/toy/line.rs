@@ -5,24 +5,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use forecast::Workload;
-use line::{
-    EngineSource, Front, FrontConfig, LinePlan, LineReadiness, LoadError, Node, NodeConfig, StageAddress,
-    StageSpec,
-};
+use line::{EngineSource, Front, FrontConfig, LoadError, Node, NodeConfig, StageAddress, StageSpec};
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions, Shape};
-use protocol::{Assign, Generation, KvType, LayerRange, ModelId, RowDtype, SamplerParams, Token};
+use protocol::{Assign, Generation, SamplerParams, Token};
 use scheduler::{Event, Request, Timings};
 use spec::Speculate;
 use stage::Engine;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::engine::{Common, MAX_ROWS, SLOTS, Script, SharedLog, ToyEngine, seed};
+use super::engine::{Common, SLOTS, Script, SharedLog, ToyEngine, seed};
 use crate::bench::http::now;
+use crate::bench::null_line::{self, ready};
 use crate::signals;
 
-/// A few round trips, also over links of a second, on a machine that is busy with other things.
-const FORMED_WITHIN: Duration = Duration::from_secs(60);
 /// The longest answer at the slowest pace takes some minutes.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1200);
 
@@ -71,7 +67,7 @@ impl ToyLine {
             runtimes.push(runtime);
         }
         let front = runtimes[0].front(identity, plan, (&common, stages));
-        ready(&front).await?;
+        ready(&front, "a toy line").await?;
         Ok(Self { front, workloads, _stages: runtimes })
     }
 
@@ -125,18 +121,6 @@ fn common(plan: &ToyPlan, workloads: &[Workload], log: Option<SharedLog>) -> Com
     }
 }
 
-async fn ready(front: &Front) -> anyhow::Result<()> {
-    let mut changes = front.changes();
-    let formed = async {
-        while front.readiness() != LineReadiness::Ready {
-            changes.changed().await.context("the line is gone")?;
-        }
-        Ok(())
-    };
-    let formed = tokio::time::timeout(FORMED_WITHIN, formed).await;
-    formed.with_context(|| format!("a toy line was not formed: {:?}", front.readiness()))?
-}
-
 /// One thread for one stage's links, as a machine would have it.
 struct OwnRuntime(Option<Runtime>);
 
@@ -186,7 +170,7 @@ impl OwnRuntime {
         Front::start(FrontConfig {
             identity,
             build: signals::build(),
-            plan: line_plan(plan.n_stages, common.context),
+            plan: null_line::plan(plan.n_stages, common.context, SLOTS),
             stages,
             scheduler: scheduler::Config { speculate: plan.speculate.clone(), ..config },
             dial: dial(plan),
@@ -213,22 +197,6 @@ fn dial(plan: &ToyPlan) -> DialOptions {
     let mut dial = DialOptions::default();
     dial.link.shape = shape(plan);
     dial
-}
-
-fn line_plan(n_stages: u16, context: u32) -> LinePlan {
-    let n = u32::from(n_stages);
-    LinePlan {
-        model: ModelId([0; 32]),
-        n_layers: n,
-        ranges: (0..n).map(|at| LayerRange { start: at, end: at + 1 }).collect(),
-        addresses: vec![None; usize::from(n_stages)],
-        context,
-        n_slots: SLOTS,
-        max_rows: MAX_ROWS,
-        row_dtype: RowDtype::F32,
-        kv: KvType::F16,
-        exact: false,
-    }
 }
 
 struct ToySource(Common);
