@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from machines import Cluster, stage
+from machines import Cluster, Gate, stage
 
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, environment, free_port, wait_until
 from prompts import ask, chosen
@@ -124,6 +124,39 @@ def test_a_draft_model_never_changes_the_answer(sources):
         found, accepted = answers(drafted)
         assert found == expected
         assert sum(accepted) > 0, accepted
+
+
+def test_guesses_and_a_tail_that_the_front_cannot_reach_give_the_same_answer(tmp_path):
+    prompts = ["The cat sat on the mat. " * 8, *chosen()[0][:2]]
+    answers = lambda serve: [serve.complete(prompt, 32, logprobs=2) for prompt in prompts]
+    choices = lambda answers: [answer["choices"] for answer in answers]
+    with Serve(SMOLLM2, "--stages", 1, "--threads", 1, "--exact") as plain:
+        plain.wait_ready()
+        expected = answers(plain)
+    guessing = ("--threads", 1, "--exact", "--speculate", "auto", "--link", "delay=2ms")
+
+    def check(serve):
+        serve.wait_ready()
+        assert serve.line()["mode"] == "relay", serve.line()
+        found = answers(serve)
+        assert choices(found) == choices(expected)
+        timings = found[0]["timings"]
+        assert timings["draft_n"] >= timings["draft_n_accepted"] > 0, timings
+        assert serve.line()["mode"] == "relay", serve.line()
+
+    with Serve(SMOLLM2, "--stages", 3, *guessing, "--relay") as serve:
+        check(serve)
+    cluster, ports = Cluster(tmp_path), [free_port(), free_port()]
+    near, far = (
+        stage(cluster.enroll(name), port, "--models", SMOLLM2.parent) for name, port in zip(("near", "far"), ports)
+    )
+    with near, far, Gate(ports[1]) as gate:
+        places = ("--front-only", "--stage", f"127.0.0.1:{ports[0]}", "--stage", f"127.0.0.1:{gate.port}")
+        # Nobody but the first machine reaches the second one.
+        gate.let_in = {near.pid}
+        with Serve(SMOLLM2, *places, "--cluster", cluster.front, *guessing) as serve:
+            check(serve)
+            assert gate.turned_away > 0
 
 
 def test_two_lines_at_once_on_one_machine_answer_independently(reference, tmp_path):

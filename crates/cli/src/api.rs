@@ -1,12 +1,16 @@
 //! The seams of `server` filled with the real thing: the front's line and the model's vocabulary.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use line::{Front, LineReadiness, LineSnapshot, SeatState};
 use llama::Vocab;
 use protocol::{StageState, Token};
-use scheduler::{Request, SequenceState};
-use server::{Line, LineStatus, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer};
+use scheduler::{Request, SequenceState, Tally};
+use server::{
+    Line, LineStatus, Readiness, SequenceStatus, SourceStatus, StageStatus, Submission, Submitting,
+    Tokenizer, WindowStatus,
+};
 
 /// The line as the API sees it, from before the model is even opened.
 #[derive(Default)]
@@ -82,16 +86,34 @@ fn status(line: &LineSnapshot) -> LineStatus {
                 }
                 .to_owned(),
                 prompt_tokens: seq.prompt,
+                // Nothing is kept between requests.
                 cached_tokens: 0,
                 generated_tokens: seq.positions.saturating_sub(seq.prompt),
             })
             .collect(),
         windows_in_flight: line.sequences.iter().map(|seq| seq.windows_in_flight).sum(),
-        agreement: std::collections::BTreeMap::new(),
+        windows: WindowStatus {
+            sent: stats.windows,
+            live: stats.live_windows,
+            stale: stats.stale_windows,
+            in_flight_mean: (stats.in_flight.mean() * 1e3).round() / 1e3,
+            in_flight_max: stats.in_flight.most,
+            epochs: stats.epochs,
+        },
+        loop_ms: stats.loops.mean().as_secs_f32() * 1e3,
+        ideal_ms: stats.loops.ideal().as_secs_f32() * 1e3,
+        agreement: agreement(&stats.guesses),
+        sources: SourceStatus::all(&stats.guesses),
         stale_share: if stats.windows == 0 { 0.0 } else { stats.stale_windows as f32 / stats.windows as f32 },
         queue: stats.queued,
         mode: if line.relayed { "relay" } else { "direct" }.to_owned(),
     }
+}
+
+/// Of the sources that were asked about anything.
+fn agreement(guesses: &Tally) -> BTreeMap<String, f32> {
+    let scored = guesses.sources().filter(|source| source.scored > 0);
+    scored.map(|source| (source.name.to_owned(), source.right as f32 / source.scored as f32)).collect()
 }
 
 fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
@@ -116,6 +138,7 @@ fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
         reason,
         busy: stage.busy,
         rtt_ms: stage.rtt.map(|rtt| rtt.as_secs_f32() * 1e3),
+        work: stage.counters.into(),
     }
 }
 

@@ -174,7 +174,7 @@ pub enum EnrollArgs {
     },
 }
 
-fn usage<T>(sentence: impl Into<String>) -> anyhow::Result<T> {
+pub(crate) fn usage<T>(sentence: impl Into<String>) -> anyhow::Result<T> {
     Err(Usage(sentence.into()).into())
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::Usage;
-use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
+use crate::flags::{BenchFlags, ServeFlags, SimulateFlags, SplitFlags, StageFlags, VerifyFlags};
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) stage: StageFlags,
     pub(crate) split: SplitFlags,
     pub(crate) verify: VerifyFlags,
+    pub(crate) simulate: SimulateFlags,
+    pub(crate) bench: BenchFlags,
 }
 
 impl Config {

@@ -2,8 +2,6 @@
 
 /// Commands and flags that a later version brings.
 const NAMES: &[&str] = &[
-    "bench",
-    "simulate",
     "plan",
     "pull",
     "ticket",

@@ -21,6 +21,7 @@ pub mod paths;
 pub mod progress;
 mod serve;
 mod signals;
+mod simulate;
 pub mod slices;
 mod split;
 mod stage;
@@ -37,6 +38,7 @@ use clap::error::{ContextKind, ContextValue};
 use crate::args::{EnrollArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
 use crate::config::Config;
 use crate::flags::{ClusterAction, CommandFlags, CommandLine};
+use crate::simulate::SimulateArgs;
 
 /// What the process ends with.
 const DONE: u8 = 0;
@@ -63,6 +65,12 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
         CommandFlags::Stage(flags) => stage::run(StageArgs::from_flags(flags.over(config.stage))?),
         CommandFlags::Verify(flags) => verify::run(&VerifyArgs::from_flags(flags.over(config.verify))?),
         CommandFlags::Split(flags) => split::run(&SplitArgs::from_flags(flags.over(config.split))?),
+        CommandFlags::Simulate(flags) => {
+            simulate::run(&SimulateArgs::from_flags(flags.over(config.simulate))?)
+        }
+        CommandFlags::Bench(flags) => {
+            bench::command::run(&bench::args::BenchArgs::from_flags(flags.over(config.bench))?)
+        }
         CommandFlags::Inspect { path } => inspect::run(&path),
         CommandFlags::Cluster(flags) => {
             let dir = flags.dir.map_or_else(paths::cluster_dir, Ok)?;

@@ -9,7 +9,7 @@ use crate::slices::Step;
 /// Plain lines are written each time this share of the work is done.
 const LINE_EVERY_PERMILLE: u64 = 250;
 
-/// One piece of long work, measured in bytes or in thousandths. Ends when dropped.
+/// One piece of long work, measured in bytes, thousandths or steps. Ends when dropped.
 #[derive(Debug)]
 pub struct Progress {
     what: String,
@@ -21,6 +21,7 @@ pub struct Progress {
 enum Unit {
     Bytes,
     Permille,
+    Steps,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,12 @@ impl Progress {
     #[must_use]
     pub fn permille(what: impl Into<String>) -> Self {
         Self::new(what.into(), Unit::Permille, "{msg} [{bar:30}] {percent} %")
+    }
+
+    /// Work in steps of about the same length, whose number is told with each.
+    #[must_use]
+    pub fn steps(what: impl Into<String>) -> Self {
+        Self::new(what.into(), Unit::Steps, "{msg} [{bar:30}] {pos} of {len}, {eta} left")
     }
 
     fn new(what: String, unit: Unit, template: &str) -> Self {
@@ -66,7 +73,7 @@ impl Progress {
                     let percent = step * LINE_EVERY_PERMILLE / 10;
                     match self.unit {
                         Unit::Bytes => eprintln!("{}: {percent} % of {}", self.what, HumanBytes(total)),
-                        Unit::Permille => eprintln!("{}: {percent} %", self.what),
+                        Unit::Permille | Unit::Steps => eprintln!("{}: {percent} %", self.what),
                     }
                 }
             }

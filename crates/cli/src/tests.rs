@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::args::{Cut, EnrollArgs, Place, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::bench::args::BenchArgs;
 use crate::config::{self, Config};
 use crate::flags::{ClusterAction, CommandFlags, CommandLine};
 use crate::usage_sentence;
@@ -147,15 +148,7 @@ fn numbers_have_ranges() {
 
 #[test]
 fn reserved_names_say_that_they_come_later() {
-    let lines = [
-        "bench",
-        "simulate --stages 3",
-        "plan m",
-        "pull x",
-        "cluster ticket",
-        "cluster rotate",
-        "stage --memory 3",
-    ];
+    let lines = ["plan m", "pull x", "cluster ticket", "cluster rotate", "stage --memory 3"];
     for words in lines {
         refused(parse(words), "later version");
     }
@@ -178,6 +171,30 @@ fn guessing_is_off_unless_asked_for() {
     refused(serve("m --width 4"), "add --speculate");
     refused(serve("m --speculate auto --width 17"), "--width must be 1 to 16");
     refused(serve("m --exact --gpu-layers 3"), "CPU only");
+}
+
+#[test]
+fn a_benchmark_needs_something_to_measure() {
+    let bench = |words: &str| {
+        let CommandFlags::Bench(flags) = parse(&format!("bench {words}"))? else { panic!() };
+        BenchArgs::from_flags(*flags).map_err(|error| sentence(&error))
+    };
+    assert!(bench("m --stages 2,4 --link delay=1ms,rate=1gbit --link delay=10ms --width 4 --exact").is_ok());
+    assert!(bench("--url http://127.0.0.1:8080/v1 --workload copy,json --concurrency 4").is_ok());
+    refused(bench(""), "name a model");
+    refused(bench("m --url http://a:1"), "leave one of them out");
+    refused(bench("--url a:1"), "--url: `a:1`");
+    refused(bench("--url http://a:1 --stages 2"), "--stages is for a MODEL");
+    refused(bench("m --api-key-file k"), "with --url");
+    refused(bench("m --workload poem"), "`poem` is no workload: choose from copy");
+    refused(bench("m --workload copy,copy"), "listed twice");
+    refused(bench("m --speculate off,psychic"), "--speculate: \"psychic\" is no source");
+    refused(bench("m --speculate off --width 3"), "add --speculate auto");
+    refused(bench("m --width 17"), "--width must be 1 to 16");
+    refused(bench("m --stages 0"), "--stages must be 1 to 64");
+    refused(bench("m --link speed=3"), "--link: speed=3");
+    refused(bench("m --requests 0"), "--requests must be 1 to 1000");
+    refused(bench("m --max-tokens 5000"), "1 to 4096");
 }
 
 #[test]

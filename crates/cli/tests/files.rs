@@ -61,7 +61,7 @@ fn exit_codes_tell_success_failure_and_wrong_usage_apart() {
     let home = Home::new();
     assert!(home.done(&["--version"]).starts_with("paceline 0."));
     assert!(home.done(&["--help"]).contains("Examples:"));
-    for command in ["serve", "stage", "cluster", "split", "verify"] {
+    for command in ["serve", "stage", "cluster", "split", "verify", "simulate"] {
         let help = home.done(&[command, "--help"]);
         assert!(help.contains("paceline "), "`{command} --help` has no example: {help}");
     }
@@ -185,4 +185,21 @@ fn secrets_are_readable_by_their_owner_only() {
     assert_eq!(mode(&folder), 0o700);
     assert_eq!(mode(&folder.join("root.key")), 0o600);
     assert_eq!(mode(&folder.join("node.pem")), 0o600);
+}
+
+#[test]
+fn a_simulated_line_needs_no_model_and_leaves_its_figures() {
+    let home = Home::new();
+    let small = ["simulate", "--stages", "2", "--tokens", "32", "--width", "1,2", "--depth", "1,4"];
+    let said = home.done(&[&small[..], &["--workload", "copy", "--json", "out.json"]].concat());
+    assert!(said.contains("x plain") && said.contains("copy"), "{said}");
+    let figures: serde_json::Value =
+        serde_json::from_slice(&fs::read(home.path("out.json")).unwrap()).unwrap();
+    let rows = figures["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["speculate"] == "auto" && row["decode_tok_s"].as_f64() > Some(0.0)));
+    fs::write(home.path("paceline.toml"), "[simulate]\nstages = 17\n").unwrap();
+    let said = home.fails(&["--config", "paceline.toml", "simulate"], 2);
+    assert!(said.contains("1 to 16 stages"), "{said}");
+    home.fails(&["simulate", "--workload", "poem"], 2);
+    home.fails(&["simulate", "model.gguf"], 2);
 }

@@ -6,6 +6,8 @@
 //! inputs alone. Does not know: clocks, links, llama.cpp, or whether a real line has these times.
 #![forbid(unsafe_code)]
 
+mod agenda;
+mod case;
 mod compare;
 mod engine;
 mod line;
@@ -13,7 +15,8 @@ mod oracle;
 mod run;
 mod workload;
 
-pub use compare::{Best, Comparison, Grid, compare};
+pub use case::Case;
+pub use compare::{Choice, Comparison, Grid, compare, rate_text};
 pub use line::{LineModel, StageModel};
 pub use run::{Forecast, Job, StageUse, run};
 pub use workload::{Agreement, Kind, Workload};

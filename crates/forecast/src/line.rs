@@ -45,18 +45,30 @@ impl StageModel {
 }
 
 impl LineModel {
-    /// Equal stages with `delay` between them and back to the front, in whose process the first one lives.
+    /// Stages with `delay` between them and back to the front, in whose process the first one lives.
     #[must_use]
-    pub fn even(n_stages: u16, stage: StageModel, delay: Duration) -> Self {
-        let mut links = vec![delay; usize::from(n_stages) + 1];
+    pub fn of(stages: Vec<StageModel>, delay: Duration) -> Self {
+        let mut links = vec![delay; stages.len() + 1];
         links[0] = Duration::ZERO;
-        Self { stages: vec![stage; usize::from(n_stages)], links, control: delay, n_slots: 16 }
+        Self { stages, links, control: delay, n_slots: 16 }
     }
 
-    /// Time of one row around an idle line: what plain decoding takes for a token at best.
+    /// Equal stages, as [`LineModel::of`].
     #[must_use]
-    pub fn loop_time(&self) -> Duration {
-        let inside: Duration = self.stages.iter().map(|stage| stage.time(1)).sum();
+    pub fn even(n_stages: u16, stage: StageModel, delay: Duration) -> Self {
+        Self::of(vec![stage; usize::from(n_stages)], delay)
+    }
+
+    /// Time of a window around an idle line; of one row it is what plain decoding takes for a token at best.
+    #[must_use]
+    pub fn loop_time(&self, n_rows: usize) -> Duration {
+        let inside: Duration = self.stages.iter().map(|stage| stage.time(n_rows)).sum();
         inside + self.links.iter().sum::<Duration>()
+    }
+
+    /// Whether `depth` windows of `width` rows keep the slowest stage busy.
+    pub(crate) fn is_filled_by(&self, width: u32, depth: u32) -> bool {
+        let slowest = self.stages.iter().map(|stage| stage.time(width as usize)).max().unwrap_or_default();
+        slowest * depth >= self.loop_time(width as usize)
     }
 }

@@ -7,32 +7,41 @@ use crate::workload::{Agreement, N_VOCAB, mix};
 
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    agreement: Agreement,
     answer: Vec<Token>,
+    /// Whether it is right about each token of the answer.
+    right: Vec<bool>,
+    /// For how many tokens before each it has been right.
+    runs: Vec<u32>,
+    costs: bool,
     n_prompt: usize,
 }
 
 impl Oracle {
-    pub(crate) const fn new(agreement: Agreement, answer: Vec<Token>) -> Self {
-        Self { agreement, answer, n_prompt: 0 }
+    pub(crate) fn new(agreement: Agreement, answer: Vec<Token>) -> Self {
+        let is_right = |index: usize| {
+            let draw = (mix(agreement.seed ^ mix(index as u64)) >> 11) as f64 / (1_u64 << 53) as f64;
+            let right =
+                agreement.then.filter(|(from, _)| index >= *from).map_or(agreement.right, |(_, right)| right);
+            draw < right
+        };
+        let right: Vec<bool> = (0..answer.len()).map(is_right).collect();
+        let runs = right.iter().scan(0, |run, &is_right| {
+            let before = *run;
+            *run = if is_right { (before + 1).min(MAX_RUN) } else { 0 };
+            Some(before)
+        });
+        Self { runs: runs.collect(), costs: agreement.costs, answer, right, n_prompt: 0 }
     }
 
     /// What it says comes at this index of the answer, if all before is as in the answer.
     fn guess(&self, index: usize) -> Option<Token> {
         let &truth = self.answer.get(index)?;
-        let draw = (mix(self.agreement.seed ^ mix(index as u64)) >> 11) as f64 / (1_u64 << 53) as f64;
-        Some(if draw < self.agreement.right { truth } else { other(truth) })
-    }
-
-    /// For how many tokens before this one it has been right.
-    fn run(&self, index: usize) -> u32 {
-        let before = (index.saturating_sub(MAX_RUN)..index).rev();
-        before.take_while(|&i| self.guess(i).as_ref() == self.answer.get(i)).count() as u32
+        Some(if self.right[index] { truth } else { other(truth) })
     }
 }
 
 /// Runs are counted up to here.
-const MAX_RUN: usize = 40;
+const MAX_RUN: u32 = 40;
 
 /// A token that is not this one.
 fn other(token: Token) -> Token {
@@ -56,7 +65,8 @@ impl Proposer for Oracle {
 
     fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)> {
         let index = committed.len() - self.n_prompt;
-        self.guess(index).map(|token| (token, Trust::Run(self.run(index))))
+        let guess = self.guess(index).filter(|_| !self.costs);
+        guess.map(|token| (token, Trust::Run(self.runs[index])))
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
@@ -74,6 +84,6 @@ impl Proposer for Oracle {
         if tokens.is_empty() {
             return Answer::Nothing;
         }
-        Answer::Guesses(Block { tokens, run: self.run(start), probabilities: Vec::new() })
+        Answer::Guesses(Block { tokens, run: self.runs[start], probabilities: Vec::new() })
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use protocol::{Frame, Hint, Report, RowDtype, SamplerParams, StageIndex, Token};
 use scheduler::{Config, Event, Output, Request, RequestId, Scheduler, Stats, Timings};
-use spec::{Proposer, Speculate};
+use spec::{MAX_WIDTH, Proposer, Speculate};
 use stage::{Done, StageCore};
 
+use crate::agenda::Agenda;
 use crate::engine::{Script, ScriptEngine};
 use crate::line::LineModel;
 use crate::oracle::Oracle;
@@ -17,8 +18,9 @@ use crate::workload::{N_VOCAB, Workload};
 /// The forecast's texts share nothing.
 const PREFIX_BYTES: u64 = 0;
 
-/// Prompt and answer of the probe.
+/// What a probe says, and what follows it.
 const PROBE: Token = Token(0);
+const AFTER_PROBE: Token = Token(1);
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,15 @@ pub struct Forecast {
     pub stages: Vec<StageUse>,
 }
 
+impl Forecast {
+    /// Share of the windows that became stale, 0 to 1.
+    #[must_use]
+    pub fn stale_share(&self) -> f64 {
+        let Stats { windows, stale_windows, .. } = self.stats;
+        if windows == 0 { 0.0 } else { stale_windows as f64 / windows as f64 }
+    }
+}
+
 /// What a stage did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageUse {
@@ -55,7 +66,7 @@ pub struct StageUse {
     pub stats: stage::Stats,
 }
 
-/// Runs a job on a line, after one token that only tells the front how fast the line is, as a real front's probe does.
+/// Runs a job on a line, after the probes by which a front learns how fast the line is, as a real one does.
 /// The same arguments give the same forecast.
 ///
 /// # Panics
@@ -68,7 +79,7 @@ pub fn run(line: &LineModel, job: Job<'_>, speculate: &Speculate) -> Forecast {
     run.scheduler.line_up(Duration::ZERO);
     run.submit_probe();
     run.after_front();
-    while let Some(((at, _), happening)) = run.agenda.pop_first() {
+    while let Some((at, happening)) = run.agenda.next() {
         run.now = at;
         run.happen(happening);
     }
@@ -95,8 +106,7 @@ struct Run<'a> {
     scheduler: Scheduler,
     stages: Vec<Stage>,
     now: Duration,
-    agenda: BTreeMap<(Duration, u64), Happening>,
-    n_planned: u64,
+    agenda: Agenda<Happening>,
     /// Requests that have not started.
     coming: VecDeque<usize>,
     clients: usize,
@@ -113,7 +123,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(line: &'a LineModel, job: Job<'a>, speculate: &Speculate) -> Self {
         let longest = job.workloads.iter().map(Workload::n_tokens).max().unwrap_or(1);
-        let (context, n_stages) = (longest as u32 + 1, line.stages.len());
+        let (context, n_stages) = (longest.max(MAX_WIDTH as usize) as u32 + 1, line.stages.len());
         let mut config = Config::new(n_stages as u16, line.n_slots, context, N_VOCAB);
         config.queue_timeout = Duration::MAX;
         config.speculate = speculate.clone();
@@ -121,8 +131,10 @@ impl<'a> Run<'a> {
             assert!(!workload.answer.is_empty(), "a workload has an answer");
             Script { n_prompt: workload.prompt.len(), answer: workload.answer.clone() }
         };
-        let probe = Script { n_prompt: 1, answer: vec![PROBE] };
-        let scripts = Arc::new(job.workloads.iter().map(script).chain([probe]).collect::<Vec<_>>());
+        // A front's own requests have seed 0, and theirs is the first script.
+        let probe = Script { n_prompt: 1, answer: vec![AFTER_PROBE; MAX_WIDTH as usize] };
+        let scripts =
+            Arc::new([probe].into_iter().chain(job.workloads.iter().map(script)).collect::<Vec<_>>());
         let stage = |index| {
             let engine =
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
@@ -138,8 +150,7 @@ impl<'a> Run<'a> {
             scheduler: Scheduler::new(config),
             stages: (0..n_stages).map(stage).collect(),
             now: Duration::ZERO,
-            agenda: BTreeMap::new(),
-            n_planned: 0,
+            agenda: Agenda::new(),
             coming: (0..job.workloads.len()).collect(),
             clients: job.clients.max(1),
             probe: None,
@@ -151,8 +162,7 @@ impl<'a> Run<'a> {
     }
 
     fn submit_probe(&mut self) {
-        let id = self.scheduler.submit(request(&[PROBE], self.workloads.len(), 1), self.now);
-        self.probe = id.ok();
+        self.probe = self.scheduler.probe(PROBE, self.now).ok();
     }
 
     fn submit_next(&mut self) {
@@ -160,18 +170,13 @@ impl<'a> Run<'a> {
         let workload = &self.workloads[index];
         let request = Request {
             prediction: workload.prediction.clone(),
-            ..request(&workload.prompt, index, workload.answer.len())
+            ..request(&workload.prompt, index + 1, workload.answer.len())
         };
         let oracle = workload
             .agreement
             .map(|agreement| Box::new(Oracle::new(agreement, workload.answer.clone())) as Box<dyn Proposer>);
         let id = self.scheduler.submit_with(request, oracle.into_iter().collect(), self.now);
         self.running.insert(id.expect("a workload fits the line made for it"), (index, Vec::new()));
-    }
-
-    fn plan(&mut self, at: Duration, happening: Happening) {
-        self.n_planned += 1;
-        self.agenda.insert((at, self.n_planned), happening);
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -201,10 +206,12 @@ impl<'a> Run<'a> {
     fn after_front(&mut self) {
         while let Some(output) = self.scheduler.poll_output() {
             match output {
-                Output::Work(frame) => self.plan(self.now + self.line.links[0], Happening::Frame(0, frame)),
+                Output::Work(frame) => {
+                    self.agenda.plan(self.now + self.line.links[0], Happening::Frame(0, frame))
+                }
                 Output::Hint(hint) => {
                     for stage in 0..self.stages.len() {
-                        self.plan(self.now + self.line.control, Happening::Hint(stage, hint));
+                        self.agenda.plan(self.now + self.line.control, Happening::Hint(stage, hint));
                     }
                 }
                 Output::Event(id, event) => self.tell(id, event),
@@ -218,6 +225,9 @@ impl<'a> Run<'a> {
         match event {
             Event::Done { .. } if self.probe == Some(id) => {
                 self.probe = None;
+                if self.scheduler.wants_probe() {
+                    return self.submit_probe();
+                }
                 self.started = self.now;
                 (0..self.clients).for_each(|_| self.submit_next());
             }
@@ -251,7 +261,7 @@ impl<'a> Run<'a> {
                     (self.line.links[self.stages.len()], Happening::Report(StageIndex(index as u16), report))
                 }
             };
-            self.plan(self.now + at, happening);
+            self.agenda.plan(self.now + at, happening);
         }
         let stage = &mut self.stages[index];
         if stage.running.is_some() {
@@ -262,7 +272,7 @@ impl<'a> Run<'a> {
         let took = if rows == 0 { Duration::ZERO } else { self.line.stages[index].time(rows) };
         stage.running = Some(call.execute(&mut stage.engine));
         stage.busy += took;
-        self.plan(self.now + took, Happening::Done(index));
+        self.agenda.plan(self.now + took, Happening::Done(index));
     }
 
     fn conclude(self) -> Forecast {

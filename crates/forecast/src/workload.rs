@@ -28,6 +28,10 @@ pub struct Workload {
 pub struct Agreement {
     /// The probability, 0 to 1.
     pub right: f64,
+    /// From this token of the answer on, another one.
+    pub then: Option<(usize, f64)>,
+    /// Whether asking costs something, as with a draft model: it is never scored on tokens for which it was not used.
+    pub costs: bool,
     /// Decides which guesses are right.
     pub seed: u64,
 }
@@ -79,6 +83,12 @@ impl Kind {
             Self::Novel => "novel",
             Self::Json => "json",
         }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// A text of this kind with `n_answer` tokens.
@@ -134,11 +144,11 @@ impl Workload {
     /// A text of `n_answer` tokens whose guesses are right with probability `right`.
     #[must_use]
     pub fn agreeing(right: f64, seed: u64, n_answer: usize) -> Self {
-        let agreement = Some(Agreement { right, seed });
+        let agreement = Some(Agreement { right, then: None, costs: false, seed });
         Self { agreement, name: format!("{right:.2}"), ..Kind::Novel.workload(seed, n_answer) }
     }
 
-    /// The same text without any source but those of its tokens.
+    /// Tokens of the prompt and the answer.
     #[must_use]
     pub fn n_tokens(&self) -> usize {
         self.prompt.len() + self.answer.len()

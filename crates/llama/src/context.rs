@@ -174,9 +174,8 @@ impl Context {
     pub(crate) fn load(&mut self, slot: Slot, bytes: &[u8]) -> bool {
         let seq = i32::from(slot.0);
         // SAFETY: the context is live and idle; the call reads at most `bytes.len()` bytes and checks what they say.
-        let read = unsafe {
-            sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), seq)
-        };
+        let read =
+            unsafe { sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), seq) };
         read == bytes.len()
     }
 

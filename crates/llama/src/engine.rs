@@ -362,7 +362,11 @@ impl Engine for LlamaEngine {
     }
 
     fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
-        let held = self.held.get(usize::from(slot.0)).copied().ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
+        let held = self
+            .held
+            .get(usize::from(slot.0))
+            .copied()
+            .ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
         let mut bytes = held.to_le_bytes().to_vec();
         match self.context.save(slot, &mut bytes) {
             true => Ok(bytes),
@@ -371,7 +375,8 @@ impl Engine for LlamaEngine {
     }
 
     fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
-        let known = self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
+        let known =
+            self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
         let (head, state) = bytes.split_first_chunk().ok_or_else(|| refused("a state without a head"))?;
         let held = u32::from_le_bytes(*head);
         // llama.cpp empties the slot first, and again if it does not understand the bytes.

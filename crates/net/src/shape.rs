@@ -18,7 +18,7 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 /// optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// Travel time, at most 60 s. Timers are whole milliseconds, so that less than 1 ms is not told apart.
+    /// Travel time, at most 60 s; kept to a few tenths of a millisecond.
     pub delay: Duration,
     /// Uniform deviation from `delay`, at most `delay`.
     pub jitter: Duration,

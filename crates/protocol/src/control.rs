@@ -124,6 +124,29 @@ pub enum Report {
     Closed(SeqId),
     /// Something contradicted what the stage holds, or the engine refused.
     Fault(Fault),
+    /// What the stage has counted in this generation. For people and programs that watch; nothing depends on it.
+    Counters(StageCounters),
+}
+
+/// What a stage counts from the start of a generation on; the numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageCounters {
+    /// Engine calls with rows.
+    pub calls: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Windows computed.
+    pub windows: u64,
+    /// Prompt chunks computed.
+    pub chunks: u64,
+    /// Windows that were stale before they were computed, and were not.
+    pub stale_windows: u64,
+    /// Their rows.
+    pub stale_rows: u64,
+    /// Frames passed over because their sequence had been given up, had ended or was poisoned.
+    pub passed_over: u64,
+    /// Rows computed for nothing.
+    pub wasted_rows: u64,
 }
 
 /// Where a stage stands.

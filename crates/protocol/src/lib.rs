@@ -17,8 +17,8 @@ mod work;
 
 pub use codec::{DecodeError, Wire};
 pub use control::{
-    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, Progress, Report, StageState, ToFront,
-    ToStage,
+    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, Progress, Report, StageCounters, StageState,
+    ToFront, ToStage,
 };
 pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
 pub use ids::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, SeqId, StageIndex, Token, WindowId};

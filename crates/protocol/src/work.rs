@@ -153,6 +153,8 @@ pub struct Park {
 pub struct Close {
     /// The sequence; its id is never used again.
     pub seq: SeqId,
+    /// Positions whose input was certain: rows that were computed behind them were for nothing. Only for the counters.
+    pub inputs: Position,
 }
 
 /// What the tail found: 1 to `len` sampled tokens, all of them committed.

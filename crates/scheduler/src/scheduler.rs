@@ -38,14 +38,16 @@ pub enum Output {
 /// [`Scheduler::next_deadline`] again.
 #[derive(Debug)]
 pub struct Scheduler {
-    config: Config,
+    pub(crate) config: Config,
     line_is_up: bool,
     queue: VecDeque<Queued>,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
     prefixes: Prefixes,
     /// How fast the line is.
-    pace: Pace,
+    pub(crate) pace: Pace,
+    /// Probes in a row that taught nothing.
+    pub(crate) vain_probes: u32,
     /// The sequences of requests that are not over.
     by_request: BTreeMap<RequestId, SeqId>,
     next_request: RequestId,
@@ -61,8 +63,10 @@ struct Queued {
     request: Request,
     /// Sources of guesses that its caller brought.
     own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    probe: Option<u32>,
     since: Duration,
-    /// Its caller has heard that it left the queue, but a stage had lost the prefix that it began with.
+    /// It had left the queue already, but a stage had lost the prefix that it began with.
     was_started: bool,
 }
 
@@ -86,6 +90,7 @@ impl Scheduler {
             line_is_up: false,
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
+            vain_probes: 0,
             config,
             queue: VecDeque::new(),
             sequences: BTreeMap::new(),
@@ -116,6 +121,16 @@ impl Scheduler {
         own: Vec<Box<dyn Proposer>>,
         now: Duration,
     ) -> Result<RequestId, Refusal> {
+        self.take(request, own, None, now)
+    }
+
+    pub(crate) fn take(
+        &mut self,
+        request: Request,
+        own: Vec<Box<dyn Proposer>>,
+        probe: Option<u32>,
+        now: Duration,
+    ) -> Result<RequestId, Refusal> {
         self.check(&request)?;
         if !self.line_is_up {
             return Err(Refusal::NotReady);
@@ -127,7 +142,7 @@ impl Scheduler {
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        self.queue.push_back(Queued { id, request, own, since: now, was_started: false });
+        self.queue.push_back(Queued { id, request, own, probe, since: now, was_started: false });
         self.admit(now);
         Ok(id)
     }
@@ -148,7 +163,7 @@ impl Scheduler {
     /// does not have, it is dropped.
     pub fn handle_draft(&mut self, id: RequestId, source: &str, draft: Draft, now: Duration) {
         let Some(&seq) = self.by_request.get(&id) else { return };
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         if sequence.handle_draft(source, draft, line) {
@@ -178,6 +193,7 @@ impl Scheduler {
         self.prefixes.clear();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
+        self.vain_probes = 0;
     }
 
     /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
@@ -196,7 +212,7 @@ impl Scheduler {
             return Err(ReportFault::NotTail { from, tail });
         }
         match report {
-            Report::State(_) => Ok(()),
+            Report::State(_) | Report::Counters(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(*verdict, now),
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
@@ -261,8 +277,9 @@ impl Scheduler {
         }
     }
 
-    fn n_decoding(&self) -> u32 {
-        self.sequences.values().filter(|sequence| sequence.is_decoding()).count().max(1) as u32
+    /// Sequences that want the stages' time, now or as soon as their prompts are through.
+    fn n_live(&self) -> u32 {
+        self.sequences.values().filter(|sequence| !sequence.is_closing()).count().max(1) as u32
     }
 
     fn has_free_slot(&self) -> bool {
@@ -287,7 +304,7 @@ impl Scheduler {
     }
 
     fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
-        let Queued { id, mut request, own, since, was_started } = queued;
+        let Queued { id, mut request, own, probe, since, was_started } = queued;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -299,9 +316,7 @@ impl Scheduler {
         let namespace = request.namespace.filter(|_| !was_started);
         let hit = namespace.and_then(|namespace| self.prefixes.find(namespace, &request.prompt));
         let n_cached = hit.map_or(0, |hit| hit.len as u32);
-        if !was_started {
-            self.emit(id, Event::Started { cached: n_cached, queued: now.saturating_sub(since) });
-        }
+        self.emit(id, Event::Started { cached: n_cached, queued: now.saturating_sub(since) });
         self.stats.reused_tokens += u64::from(n_cached);
         let reuse = hit.map(|hit| Reuse { prefix: hit.prefix, keep: !hit.is_whole });
         if let Some(Reuse { prefix, keep: false }) = reuse {
@@ -319,15 +334,16 @@ impl Scheduler {
             top_logprobs: request.top_logprobs,
             history: request.prompt[..n_cached as usize].to_vec(),
         };
-        let is_drafted = self.config.speculate.draft_model().is_some() && n_prompt + 2 <= limit.0;
+        let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
+        let is_drafted = has_drafter && n_prompt + 2 <= limit.0;
         if is_drafted {
             let history = request.prompt.clone();
             let open = Open { start: Position(n_prompt), reuse: None, history, ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
-        let start =
-            Start { seq, request: id, asked: Box::new(request), n_cached, limit, is_drafted, own, now };
+        let asked = Box::new(request);
+        let start = Start { seq, request: id, asked, n_cached, limit, is_drafted, own, probe, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
@@ -335,7 +351,7 @@ impl Scheduler {
 
     /// Sends one more piece of work of the sequence, if it may; whether it did.
     fn send_next(&mut self, seq: SeqId, now: Duration) -> bool {
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
         let Some(work) = sequence.next_work(&self.config, line, now) else { return false };
@@ -366,14 +382,15 @@ impl Scheduler {
             return Ok(());
         };
         let id = sequence.request();
-        let n_live = self.n_decoding();
+        let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
         let answered = match sequence.handle_verdict(&verdict, line, now) {
             Ok(answered) => answered,
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
-        self.pace.observe(&verdict.timings, Some(answered.under_way));
+        let is_probe = sequence.is_probe();
+        self.pace.observe(&verdict.timings, answered.under_way);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened
@@ -381,12 +398,18 @@ impl Scheduler {
         {
             self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
         }
-        // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-        self.send_all(seq, now);
+        if is_probe {
+            self.note_probe(verdict.timings.first().map_or(0, |timing| timing.batch_rows));
+        } else {
+            self.stats.loops.add(answered.under_way, &verdict.timings);
+            // The next windows go out before anyone looks at the tokens: the line must not wait for that.
+            self.send_all(seq, now);
+        }
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
         match verdict.ended {
             Some(End::EndOfGeneration | End::Grammar) => self.finish(seq, Finish::Stop, now),
             Some(End::Limit) => self.finish(seq, Finish::Length, now),
+            None if is_probe => self.finish(seq, Finish::Length, now),
             None => {}
         }
         Ok(())
@@ -401,7 +424,7 @@ impl Scheduler {
         if let Err(fault) = sequence.handle_progress(progress) {
             return Err(self.refuse(seq, fault));
         }
-        self.pace.observe(&progress.timings, None);
+        self.pace.observe_chunk(&progress.timings);
         self.send_all(seq, now);
         Ok(())
     }
@@ -452,14 +475,15 @@ impl Scheduler {
     /// A stage does not have the prefix that a sequence was opened with: its request waits for a slot once more, before
     /// all others, and then computes its whole prompt.
     fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
-        let Some(sequence) = self.sequences.get(&seq) else { return };
-        let request = sequence.asked().clone();
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let (request, own) = (sequence.asked().clone(), sequence.take_own());
         self.stats.lost_prefixes += 1;
         if self.prefixes.remove(prefix) {
-            self.send(Work::Close(Close { seq: prefix }));
+            self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
         }
         if let Some(id) = self.close(seq, false) {
-            self.queue.push_front(Queued { id, request, own: Vec::new(), since: now, was_started: true });
+            // A probe has no namespace, so it begins with nothing that could be lost.
+            self.queue.push_front(Queued { id, request, own, probe: None, since: now, was_started: true });
         }
     }
 
@@ -487,8 +511,9 @@ impl Scheduler {
     fn close(&mut self, seq: SeqId, may_park: bool) -> Option<RequestId> {
         let sequence = self.sequences.get_mut(&seq)?;
         let id = sequence.request();
-        let guessing = sequence.guessing();
+        let guessing = sequence.guessing_at_end();
         add(&mut self.stats, &guessing);
+        let inputs = sequence.inputs();
         let namespace = sequence.asked().namespace.filter(|_| may_park);
         let computed = namespace.map(|namespace| (namespace, sequence.computed().to_vec()));
         if sequence.close() {
@@ -498,17 +523,20 @@ impl Scheduler {
         if sequence.is_drafted() {
             self.outputs.push_back(Output::Draft(id, Drafting::Close));
         }
-        let (len, gone) = match computed {
+        let gone = match computed {
             Some((namespace, tokens)) => {
-                (Position(tokens.len() as u32), self.prefixes.insert(namespace, tokens, seq))
+                let len = Position(tokens.len() as u32);
+                let gone = self.prefixes.insert(namespace, tokens, seq);
+                if !gone.contains(&seq) {
+                    self.send(Work::Park(Park { seq, len }));
+                }
+                gone
             }
-            None => (Position(0), vec![seq]),
+            None => vec![seq],
         };
-        if !gone.contains(&seq) {
-            self.send(Work::Park(Park { seq, len }));
-        }
-        for seq in gone {
-            self.send(Work::Close(Close { seq }));
+        for gone in gone {
+            let inputs = if gone == seq { inputs } else { Position(0) };
+            self.send(Work::Close(Close { seq: gone, inputs }));
         }
         Some(id)
     }

@@ -6,9 +6,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
-use spec::{Answered, Draft, InFlight, Line, Plan, Proposer, Setup, Speculation, Tally, TextChange};
+use spec::{
+    Answered, Draft, InFlight, Line, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, Tally,
+    TextChange,
+};
 
-use crate::{Config, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
+use crate::{Config, Loops, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(crate) struct Sequence {
     /// Somebody elsewhere drafts for it.
     is_drafted: bool,
     own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    probe: Option<u32>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
     phase: Phase,
@@ -51,6 +56,8 @@ pub(crate) struct Start {
     pub(crate) is_drafted: bool,
     /// Sources of guesses that the caller brings.
     pub(crate) own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    pub(crate) probe: Option<u32>,
     pub(crate) now: Duration,
 }
 
@@ -64,6 +71,7 @@ impl Sequence {
             limit: start.limit,
             is_drafted: start.is_drafted,
             own: start.own,
+            probe: start.probe,
             chunks: VecDeque::new(),
             phase: Phase::Prefill { next: start.n_cached as usize },
             meter: Meter::new(start.now),
@@ -74,12 +82,13 @@ impl Sequence {
         self.request
     }
 
-    pub(crate) const fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing { .. })
+    /// Whether it is the front's own, of one window.
+    pub(crate) const fn is_probe(&self) -> bool {
+        self.probe.is_some()
     }
 
-    pub(crate) const fn is_decoding(&self) -> bool {
-        matches!(self.phase, Phase::Decode(_))
+    pub(crate) const fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing { .. })
     }
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.
@@ -104,7 +113,12 @@ impl Sequence {
                 prediction: self.asked.prediction.clone(),
                 own: std::mem::take(&mut self.own),
             };
-            self.phase = Phase::Decode(Box::new(Speculation::new(start, &config.speculate)));
+            let pinned = |width| Speculate {
+                sources: Sources::Off,
+                reach: Reach { width: Some(width), depth: Some(1), ..config.speculate.reach },
+            };
+            let speculate = self.probe.map_or_else(|| config.speculate.clone(), pinned);
+            self.phase = Phase::Decode(Box::new(Speculation::new(start, &speculate)));
         }
         let Phase::Decode(speculation) = &mut self.phase else { return None };
         speculation.next_window(line, now).map(Work::Window)
@@ -167,24 +181,33 @@ impl Sequence {
 
     /// Ends the sequence. Returns whether anything of it is still on its way to the tail.
     pub(crate) fn close(&mut self) -> bool {
-        let in_flight = !self.chunks.is_empty() || self.windows_in_flight() > 0;
+        let has_windows = matches!(&self.phase, Phase::Decode(speculation) if speculation.n_in_flight() > 0);
+        let in_flight = !self.chunks.is_empty() || has_windows;
         self.phase = Phase::Closing { positions: self.positions() };
         in_flight
     }
 
+    /// Positions whose input is certain: all but the last token's, which was never one.
+    pub(crate) fn inputs(&self) -> Position {
+        Position(self.positions().max(self.n_prompt()) - 1)
+    }
+
+    /// What became of the request, for its caller; it ends now.
     pub(crate) fn timings(&self, now: Duration) -> Timings {
         let n_generated = self.positions().saturating_sub(self.n_prompt());
         Timings {
             prompt_tokens: self.n_prompt(),
             cached_tokens: self.n_cached,
             generated_tokens: n_generated,
-            ..self.meter.timings(now, &self.guessing())
+            ..self.meter.timings(now, &self.guessing_at_end())
         }
     }
 
-    /// The counters of the sequence's windows; nothing before the first one and after the end.
+    /// The counters of the sequence's windows; nothing before the first one and after the end, nor of a probe, which
+    /// guesses nothing.
     pub(crate) fn guessing(&self) -> Guessing {
         match &self.phase {
+            Phase::Decode(_) if self.is_probe() => Guessing::default(),
             Phase::Decode(speculation) => Guessing {
                 windows: speculation.stats(),
                 tally: *speculation.tally(),
@@ -193,6 +216,15 @@ impl Sequence {
             },
             Phase::Prefill { .. } | Phase::Closing { .. } => Guessing::default(),
         }
+    }
+
+    /// The same for a sequence that ends now: nobody will hear of the windows that are under way.
+    pub(crate) fn guessing_at_end(&self) -> Guessing {
+        let mut guessing = self.guessing();
+        if !self.is_probe() {
+            guessing.windows.stale_windows += self.windows_in_flight();
+        }
+        guessing
     }
 
     pub(crate) fn status(&self) -> SequenceStatus {
@@ -230,6 +262,11 @@ impl Sequence {
         &self.asked
     }
 
+    /// The sources that its caller brought, as long as its prompt is not through.
+    pub(crate) fn take_own(&mut self) -> Vec<Box<dyn Proposer>> {
+        std::mem::take(&mut self.own)
+    }
+
     fn n_prompt(&self) -> u32 {
         self.asked.prompt.len() as u32
     }
@@ -244,7 +281,7 @@ impl Sequence {
 
     fn windows_in_flight(&self) -> u32 {
         match &self.phase {
-            Phase::Decode(speculation) => speculation.n_in_flight() as u32,
+            Phase::Decode(speculation) => speculation.n_live() as u32,
             Phase::Prefill { .. } | Phase::Closing { .. } => 0,
         }
     }
@@ -265,19 +302,22 @@ struct Meter {
     started: Duration,
     /// When the first and the latest token were committed.
     tokens: Option<(Duration, Duration)>,
-    loops: Duration,
-    n_loops: u32,
+    loops: Loops,
     stages: Vec<StageTiming>,
 }
 
 impl Meter {
     const fn new(now: Duration) -> Self {
-        Self { started: now, tokens: None, loops: Duration::ZERO, n_loops: 0, stages: Vec::new() }
+        Self {
+            started: now,
+            tokens: None,
+            loops: Loops { windows: 0, total_us: 0, waited_us: 0 },
+            stages: Vec::new(),
+        }
     }
 
     fn answered(&mut self, took: Duration, timings: &[StageTiming]) {
-        self.loops += took;
-        self.n_loops += 1;
+        self.loops.add(took, timings);
         if self.stages.len() < timings.len() {
             self.stages.resize(timings.len(), StageTiming::default());
         }
@@ -296,8 +336,6 @@ impl Meter {
     /// Everything but the numbers of tokens.
     fn timings(&self, now: Duration, guessing: &Guessing) -> Timings {
         let (first, last) = self.tokens.unwrap_or((now, now));
-        let mean = |sum: Duration| sum.checked_div(self.n_loops).unwrap_or_default();
-        let waited: u64 = self.stages.iter().map(|stage| u64::from(stage.queue_us)).sum();
         Timings {
             prompt_time: first.saturating_sub(self.started),
             generation_time: last.saturating_sub(first),
@@ -309,8 +347,8 @@ impl Meter {
             stale_windows: guessing.windows.stale_windows,
             in_flight: guessing.in_flight,
             epochs: guessing.epochs,
-            loop_time: mean(self.loops),
-            ideal_time: mean(self.loops.saturating_sub(Duration::from_micros(waited))),
+            loop_time: self.loops.mean(),
+            ideal_time: self.loops.ideal(),
             stages: self.stages.clone(),
             ..Timings::default()
         }

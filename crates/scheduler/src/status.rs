@@ -1,6 +1,8 @@
 //! What a scheduler tells about itself: counters, and the sequences as they are.
 
-use protocol::SeqId;
+use std::time::Duration;
+
+use protocol::{SeqId, StageTiming};
 use spec::{InFlight, Plan, Tally};
 
 use crate::RequestId;
@@ -50,8 +52,43 @@ pub struct Stats {
     pub accepted: u64,
     /// The same by source and by distance.
     pub guesses: Tally,
+    /// Times of windows around the line.
+    pub loops: Loops,
     /// Reports about sequences that were over already.
     pub late_reports: u64,
+}
+
+/// How long windows took around the line, in sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loops {
+    /// Windows that a verdict has answered.
+    pub windows: u64,
+    /// Microseconds from sending them to hearing their verdicts.
+    pub total_us: u64,
+    /// Of those, microseconds of waiting for others in stages.
+    pub waited_us: u64,
+}
+
+impl Loops {
+    /// One more window.
+    pub(crate) fn add(&mut self, took: Duration, timings: &[StageTiming]) {
+        self.windows += 1;
+        self.total_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 2);
+        self.waited_us += timings.iter().map(|timing| u64::from(timing.queue_us)).sum::<u64>();
+    }
+
+    /// The mean time around the line; zero before the first window.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        Duration::from_micros(self.total_us.checked_div(self.windows).unwrap_or_default())
+    }
+
+    /// The mean if no window had waited for another.
+    #[must_use]
+    pub fn ideal(&self) -> Duration {
+        let ideal_us = self.total_us.saturating_sub(self.waited_us);
+        Duration::from_micros(ideal_us.checked_div(self.windows).unwrap_or_default())
+    }
 }
 
 /// One sequence as it is now.
@@ -69,7 +106,7 @@ pub struct SequenceStatus {
     pub cached: u32,
     /// Tokens committed to it, the prompt's included as far as they were sent.
     pub positions: u32,
-    /// Windows that have no verdict yet.
+    /// Windows that a verdict is still to come for.
     pub windows_in_flight: u32,
     /// How wide and deep it guesses now.
     pub plan: Plan,

@@ -92,7 +92,9 @@ impl Caller {
     pub(crate) fn namespace(self, name: Option<&str>) -> u64 {
         match name {
             None => self.0,
-            Some(name) => short(&blake3::Hasher::new().update(&self.0.to_le_bytes()).update(name.as_bytes()).finalize()),
+            Some(name) => {
+                short(&blake3::Hasher::new().update(&self.0.to_le_bytes()).update(name.as_bytes()).finalize())
+            }
         }
     }
 }

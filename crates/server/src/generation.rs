@@ -198,8 +198,7 @@ impl Generation {
             delta: std::mem::take(&mut self.ready),
             finish,
             stop: self.text.stop().map(str::to_owned),
-            // What was said at the start no longer holds if a stage had lost the prefix.
-            cached: timings.as_ref().map_or(self.cached, |timings| timings.cached_tokens),
+            cached: self.cached,
             completion: self.text.n_tokens(),
             reasoning: self.reasoning,
             timings,

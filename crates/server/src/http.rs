@@ -75,8 +75,7 @@ async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
     {
-        let (bearer, bare) =
-            (request.headers().get(header::AUTHORIZATION), request.headers().get(API_KEY));
+        let (bearer, bare) = (request.headers().get(header::AUTHORIZATION), request.headers().get(API_KEY));
         let Some(caller) = keys.allow(bearer).or_else(|| keys.allow_bare(bare)) else {
             if request.uri().path().starts_with(messages::PATH) {
                 return MessagesError(ApiError::Unauthorised).into_response();

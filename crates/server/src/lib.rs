@@ -41,6 +41,7 @@ pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
 pub use auth::{ApiKeys, KeyFileError};
 pub use http::router;
 pub use seam::{
-    Line, LineStatus, ModelInfo, Readiness, SequenceStatus, StageStatus, Submission, Submitting, Tokenizer,
+    DepthStatus, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, SourceStatus, StageStatus,
+    Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};

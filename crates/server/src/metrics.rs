@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use scheduler::Timings;
 
-use crate::LineStatus;
+use crate::{LineStatus, StageStatus, WorkStatus};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 
@@ -53,6 +53,7 @@ pub(crate) struct Metrics {
     drafted_tokens: Counter,
     accepted_tokens: Counter,
     windows: Counter,
+    live_windows: Counter,
     stale_windows: Counter,
     queue_time: Histogram,
     first_token: Histogram,
@@ -74,6 +75,7 @@ impl Metrics {
             drafted_tokens: Counter::default(),
             accepted_tokens: Counter::default(),
             windows: Counter::default(),
+            live_windows: Counter::default(),
             stale_windows: Counter::default(),
             queue_time: seconds(),
             first_token: seconds(),
@@ -94,7 +96,8 @@ impl Metrics {
             ("drafted_tokens", "Tokens guessed and sent", &self.drafted_tokens),
             ("accepted_tokens", "Of those, confirmed", &self.accepted_tokens),
             ("windows", "Windows sent", &self.windows),
-            ("stale_windows", "Of those, stale on arrival at the tail", &self.stale_windows),
+            ("live_windows", "Of those, answered by a verdict", &self.live_windows),
+            ("stale_windows", "Of those, made stale by a contradiction or by the end", &self.stale_windows),
         ] {
             registry.register(name, help, counter.clone());
         }
@@ -121,6 +124,7 @@ impl Metrics {
         self.drafted_tokens.inc_by(timings.drafted.into());
         self.accepted_tokens.inc_by(timings.accepted.into());
         self.windows.inc_by(timings.windows.into());
+        self.live_windows.inc_by(timings.live_windows.into());
         self.stale_windows.inc_by(timings.stale_windows.into());
         self.queue_time.observe(queued.as_secs_f64());
         if timings.generated_tokens > 0 {
@@ -158,14 +162,22 @@ fn line_registry(line: &LineStatus, ready: bool) -> Registry {
     gauge("ready", "1 if a token can flow through every stage", f64::from(u8::from(ready)));
     gauge("queue", "Requests that wait", line.queue.into());
     gauge("running", "Live sequences", line.sequences.len() as f64);
-    gauge("windows_in_flight", "Windows sent and not answered", line.windows_in_flight.into());
-    gauge("stale_share", "Share of windows that were stale at the tail", line.stale_share.into());
+    gauge("windows_in_flight", "Windows that a verdict is still to come for", line.windows_in_flight.into());
+    gauge(
+        "windows_in_flight_mean",
+        "Mean of them per generation, while one waits",
+        line.windows.in_flight_mean,
+    );
+    gauge("stale_share", "Share of windows that were stale", line.stale_share.into());
+    gauge("loop_seconds", "Mean time of a window around the line", f64::from(line.loop_ms) / 1e3);
+    gauge("ideal_loop_seconds", "The same had no window waited for another", f64::from(line.ideal_ms) / 1e3);
+    register_work(&mut registry, line);
+    register_sources(&mut registry, line);
     let (busy, up, rtt) = (Family::default(), Family::default(), Family::default());
     let set = |family: &Family<StageLabels, FloatGauge>, labels: &StageLabels, value: f64| {
         family.get_or_create(labels).set(value);
     };
-    for (stage, status) in line.stages.iter().enumerate() {
-        let labels = StageLabels { stage: stage as u32, address: status.address.clone() };
+    for (labels, status) in labelled(line) {
         set(&busy, &labels, status.busy.into());
         set(&up, &labels, f64::from(u8::from(status.state == "ready")));
         if let Some(rtt_ms) = status.rtt_ms {
@@ -175,10 +187,53 @@ fn line_registry(line: &LineStatus, ready: bool) -> Registry {
     registry.register("stage_busy", "Share of recent time spent computing", busy);
     registry.register("stage_ready", "1 if the stage is ready", up);
     registry.register("stage_rtt_seconds", "Round trip of a heartbeat from the front", rtt);
+    registry
+}
+
+/// What the stages computed, and what for nothing.
+fn register_work(registry: &mut Registry, line: &LineStatus) {
+    type Count = fn(&WorkStatus) -> u64;
+    let counts: [(&str, &str, Count); 6] = [
+        ("stage_calls", "Engine calls", |work| work.calls),
+        ("stage_rows", "Rows computed", |work| work.rows),
+        ("stage_wasted_rows", "Of those, for nothing", |work| work.wasted_rows),
+        ("stage_windows", "Windows computed", |work| work.windows),
+        ("stage_dropped_windows", "Windows dropped before they were computed", |work| work.dropped_windows),
+        ("stage_chunks", "Prompt chunks computed", |work| work.chunks),
+    ];
+    for (name, help, count) in counts {
+        let family = Family::<StageLabels, Counter>::default();
+        for (labels, stage) in labelled(line) {
+            family.get_or_create(&labels).inc_by(count(&stage.work));
+        }
+        registry.register(name, help, family);
+    }
+    let batch_rows = Family::<StageLabels, FloatGauge>::default();
+    for (labels, stage) in labelled(line).filter(|(_, stage)| stage.work.calls > 0) {
+        batch_rows.get_or_create(&labels).set(stage.work.rows as f64 / stage.work.calls as f64);
+    }
+    registry.register("stage_batch_rows", "Mean rows of an engine call", batch_rows);
+}
+
+fn labelled(line: &LineStatus) -> impl Iterator<Item = (StageLabels, &StageStatus)> {
+    let labels =
+        |at: usize, stage: &StageStatus| StageLabels { stage: at as u32, address: stage.address.clone() };
+    line.stages.iter().enumerate().map(move |(at, stage)| (labels(at, stage), stage))
+}
+
+/// How the sources of guesses do.
+fn register_sources(registry: &mut Registry, line: &LineStatus) {
+    let labels = |source: &String| SourceLabels { source: source.clone() };
     let agreement = Family::<SourceLabels, FloatGauge>::default();
     for (source, share) in &line.agreement {
-        agreement.get_or_create(&SourceLabels { source: source.clone() }).set((*share).into());
+        agreement.get_or_create(&labels(source)).set((*share).into());
     }
     registry.register("agreement", "Share of a source's guesses that came true", agreement);
-    registry
+    let (proposed, accepted) = (Family::<_, Counter>::default(), Family::<_, Counter>::default());
+    for (source, status) in &line.sources {
+        proposed.get_or_create(&labels(source)).inc_by(status.proposed);
+        accepted.get_or_create(&labels(source)).inc_by(status.accepted);
+    }
+    registry.register("source_guesses", "Guesses of a source that were sent", proposed);
+    registry.register("source_accepted_guesses", "Of those, right", accepted);
 }

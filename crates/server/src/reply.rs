@@ -7,12 +7,12 @@ use protocol::Token;
 use scheduler::Timings;
 use serde_json::{Map, Value, json};
 
-use crate::Tokenizer;
 use crate::answer::TokenInfo;
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
 use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
+use crate::{SourceStatus, Tokenizer, WindowStatus};
 
 /// Which API an answer is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -361,9 +361,23 @@ fn timings(timings: &Timings) -> Value {
         "draft_n": timings.drafted,
         "draft_n_accepted": timings.accepted,
         "loop_ms": ms(timings.loop_time),
-        "windows": { "sent": timings.windows, "stale": timings.stale_windows },
+        "ideal_ms": ms(timings.ideal_time),
+        "windows": WindowStatus {
+            sent: timings.windows.into(),
+            live: timings.live_windows.into(),
+            stale: timings.stale_windows.into(),
+            in_flight_mean: thousandths(timings.in_flight.mean()),
+            in_flight_max: timings.in_flight.most,
+            epochs: timings.epochs.into(),
+        },
+        "sources": SourceStatus::all(&timings.guesses),
         "stages": stages,
     })
+}
+
+/// Rounded: more digits would say nothing.
+fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 fn ms(time: Duration) -> f64 {

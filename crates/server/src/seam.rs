@@ -7,8 +7,8 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use protocol::Token;
-use scheduler::{Event, Refusal, Request, RequestId};
+use protocol::{StageCounters, Token};
+use scheduler::{Event, Guesses, Refusal, Request, RequestId, SourceTally, Tally};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -151,11 +151,20 @@ pub struct LineStatus {
     pub stages: Vec<StageStatus>,
     /// Clients' live sequences only.
     pub sequences: Vec<SequenceStatus>,
-    /// Windows sent and not answered.
+    /// Windows that a verdict is still to come for.
     pub windows_in_flight: u32,
-    /// Share of each source's guesses that came true, 0 to 1.
+    /// Windows since the front's start.
+    pub windows: WindowStatus,
+    /// Mean time of a window around the line, milliseconds, since the front's start; and what it would have been if
+    /// no window had waited for another in a stage.
+    pub loop_ms: f32,
+    /// See `loop_ms`.
+    pub ideal_ms: f32,
+    /// Share of each source's guesses that came true, 0 to 1; those count too that were not sent.
     pub agreement: BTreeMap<String, f32>,
-    /// Share of windows that were stale on arrival at the tail, 0 to 1.
+    /// Each source's guesses that were sent.
+    pub sources: BTreeMap<String, SourceStatus>,
+    /// Share of windows that were stale, 0 to 1.
     pub stale_share: f32,
     /// Requests that wait.
     pub queue: u32,
@@ -183,6 +192,105 @@ pub struct StageStatus {
     /// Round trip of a heartbeat, milliseconds; absent for the stage inside the front.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f32>,
+    /// What it has computed since the front's start.
+    pub work: WorkStatus,
+}
+
+/// What a stage has computed, and what for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WorkStatus {
+    /// Engine calls.
+    pub calls: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Of those, for nothing: contradicted, or behind the end.
+    pub wasted_rows: u64,
+    /// `wasted_rows` in `rows`, 0 to 1.
+    pub wasted_share: f32,
+    /// Windows computed.
+    pub windows: u64,
+    /// Windows dropped before they were computed: they were stale, or their request was over.
+    pub dropped_windows: u64,
+    /// Prompt chunks computed.
+    pub chunks: u64,
+}
+
+impl From<StageCounters> for WorkStatus {
+    fn from(counters: StageCounters) -> Self {
+        let StageCounters { calls, rows, wasted_rows, windows, chunks, .. } = counters;
+        Self {
+            calls,
+            rows,
+            wasted_rows,
+            wasted_share: share(wasted_rows, rows),
+            windows,
+            dropped_windows: counters.stale_windows.saturating_add(counters.passed_over),
+            chunks,
+        }
+    }
+}
+
+/// What became of windows: `sent` is `live`, `stale` and those in flight together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct WindowStatus {
+    /// Sent.
+    pub sent: u64,
+    /// Answered by a verdict.
+    pub live: u64,
+    /// Made stale by a contradiction or by the end of their request.
+    pub stale: u64,
+    /// Mean number of them waiting for a verdict, per request, while one did.
+    pub in_flight_mean: f64,
+    /// The most of one request at once.
+    pub in_flight_max: u32,
+    /// Times that a verdict contradicted what had been sent.
+    pub epochs: u64,
+}
+
+/// One source's guesses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SourceStatus {
+    /// Sent.
+    pub proposed: u64,
+    /// Of those, right.
+    pub accepted: u64,
+    /// The same by how far they were ahead of what was certain when they were sent: 1 token, 2 tokens and so on; the
+    /// sixteenth entry holds all that were further. Ends with the last distance that has any.
+    pub by_depth: Vec<DepthStatus>,
+}
+
+/// Guesses of one distance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DepthStatus {
+    /// Sent.
+    pub proposed: u64,
+    /// Of those, right.
+    pub accepted: u64,
+}
+
+impl SourceStatus {
+    /// Every source of a tally, by name.
+    #[must_use]
+    pub fn all(tally: &Tally) -> BTreeMap<String, Self> {
+        tally.sources().map(|source| (source.name.to_owned(), Self::of(source))).collect()
+    }
+
+    fn of(source: &SourceTally) -> Self {
+        let n_depths = source.depths.iter().rposition(|depth| depth.proposed > 0).map_or(0, |last| last + 1);
+        let depth =
+            |guesses: &Guesses| DepthStatus { proposed: guesses.proposed, accepted: guesses.accepted };
+        Self {
+            proposed: source.guesses.proposed,
+            accepted: source.guesses.accepted,
+            by_depth: source.depths[..n_depths].iter().map(depth).collect(),
+        }
+    }
+}
+
+/// `part` in `whole`, 0 to 1; 0 of nothing.
+#[must_use]
+pub(crate) fn share(part: u64, whole: u64) -> f32 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) as f32 }
 }
 
 /// One live sequence in [`LineStatus`].

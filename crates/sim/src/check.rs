@@ -189,7 +189,10 @@ impl Stories {
     }
 
     pub(crate) fn started(&mut self, request: usize) {
-        self.step(request, "start", &[Stage::Waiting], Stage::Running);
+        // It may begin once more, as long as nobody has heard a token: with a prefix that a stage had lost.
+        let from: &[Stage] =
+            if self.stories[request].got.is_empty() { &[Stage::Waiting, Stage::Running] } else { &[] };
+        self.step(request, "start", from, Stage::Running);
     }
 
     pub(crate) fn cancelled(&mut self, request: usize) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Report, SeqId, StageIndex,
-    ToFront, ToStage, Wire, Work,
+    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Position, Report, SeqId,
+    StageIndex, ToFront, ToStage, Wire, Work,
 };
 use stage::{Config, Done, Output, StageCore};
 
@@ -89,7 +89,10 @@ impl<F: Front> Line<F> {
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
             let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), flaws);
             Stage {
-                core: StageCore::new(shape, Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes }),
+                core: StageCore::new(
+                    shape,
+                    Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes },
+                ),
                 engine: Watched::new(engine),
                 time,
                 generation: Generation(0),
@@ -375,7 +378,10 @@ impl Stage {
         }
         let opened = self.core.stats().opened - before;
         for i in 0..u64::from(n_slots) {
-            self.core.handle_frame(Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i) })), now);
+            self.core.handle_frame(
+                Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i), inputs: Position(0) })),
+                now,
+            );
         }
         let taken = u64::from(n_slots) - opened;
         (taken > 0).then(|| format!("{taken} of {n_slots} slots"))
@@ -385,12 +391,12 @@ impl Stage {
 fn fresh(seq: SeqId) -> Open {
     Open {
         seq,
-        start: protocol::Position(0),
+        start: Position(0),
         reuse: None,
         seed: 0,
         choice: 0,
         sampler: protocol::SamplerParams::default(),
-        limit: protocol::Position(2),
+        limit: Position(2),
         ignore_eos: false,
         top_logprobs: None,
         history: Vec::new(),

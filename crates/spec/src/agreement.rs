@@ -10,11 +10,20 @@ use crate::proposer::{Prior, RUNS, Trust, run_class};
 
 /// The prior counts like this many exposures: a handful of tokens overrules it.
 const PRIOR_WEIGHT: f64 = 4.0;
-/// Older exposures count less, by this factor for each newer one of the same class: about the last hundred matter,
-/// so that a text that changes its manner is noticed within a few lines.
-const DECAY: f64 = 0.99;
-/// The prior's level counts like this many rejections.
-const LEVEL_WEIGHT: f64 = 1.5;
+/// Where rejections are rare it counts like this many of them as well, for a single one says little there.
+const PRIOR_REJECTIONS: f64 = 1.5;
+/// It counts like so many exposures at most.
+const MOST_WEIGHT: f64 = 100.0;
+/// Older exposures count less, by this factor for each newer one of the same class: about the last three hundred matter.
+/// Fewer would say too little about a source that is wrong once in thirty tokens; a text that changes its manner changes
+/// the runs first, and guessing that loses is given up long before.
+const DECAY: f64 = 0.997;
+/// What is not measured again is believed less with each token, so that a source whose guesses are not worth their cost
+/// is tried again when the text may have changed: a dozen wrong guesses are forgotten after some thousand tokens, so
+/// trying takes about one token in a hundred.
+const FADE: f64 = 0.9985;
+/// The prior's level counts like this many rejections: little, for sources differ by whole factors.
+const LEVEL_WEIGHT: f64 = 0.4;
 /// No source is certain: keeps expected runs finite.
 const LEAST: f64 = 0.002;
 
@@ -68,6 +77,12 @@ impl Agreement {
         }
     }
 
+    /// A token has gone by on which the source was not heard.
+    pub(crate) fn fade(&mut self) {
+        self.by_run.fade();
+        self.by_probability.fade();
+    }
+
     /// The class of a guess, and its hazard before anything was measured.
     fn place(&self, trust: Trust) -> (usize, f64) {
         match trust {
@@ -93,11 +108,22 @@ impl Table {
         class.rejections = class.rejections * DECAY + rejection;
     }
 
+    /// A token has gone by on which the source was not heard.
+    fn fade(&mut self) {
+        self.rejections *= FADE;
+        self.expected *= FADE;
+        for class in &mut self.classes {
+            class.exposures *= FADE;
+            class.rejections *= FADE;
+        }
+    }
+
     fn hazard(&self, class: usize, prior: f64) -> f64 {
         let Class { exposures, rejections } = self.classes[class];
         let level = (LEVEL_WEIGHT + self.rejections) / (LEVEL_WEIGHT + self.expected);
-        let prior = (prior * level).min(1.0);
-        let hazard = (prior * PRIOR_WEIGHT + rejections) / (PRIOR_WEIGHT + exposures);
+        let prior = (prior * level).clamp(LEAST, 1.0);
+        let weight = (PRIOR_WEIGHT + PRIOR_REJECTIONS / prior).min(MOST_WEIGHT);
+        let hazard = (prior * weight + rejections) / (weight + exposures);
         hazard.clamp(LEAST, 1.0 - LEAST)
     }
 }
@@ -123,7 +149,9 @@ mod tests {
             agreement.hazard(Trust::Run(4)) > 0.8 && agreement.hazard(Trust::Run(9)) < 0.2,
             "but runs are told apart"
         );
-        (0..200).for_each(|_| agreement.observe(Trust::Run(9), false));
+        (0..100).for_each(|_| agreement.observe(Trust::Run(9), false));
+        assert!(agreement.hazard(Trust::Run(9)) > 0.35, "{}", agreement.hazard(Trust::Run(9)));
+        (0..400).for_each(|_| agreement.observe(Trust::Run(9), false));
         assert!(agreement.hazard(Trust::Run(9)) > 0.8);
         (0..5000).for_each(|_| agreement.observe(Trust::Run(9), true));
         assert!(agreement.hazard(Trust::Run(9)) > 0.0);

@@ -73,11 +73,14 @@ impl Chain {
     pub(crate) fn commit(&mut self, committed: &[Token]) {
         let Some((&token, before)) = committed.split_last() else { return };
         for (i, link) in self.links.iter_mut().enumerate() {
-            if let Some((guess, trust)) = link.source.shadow(before) {
-                link.agreement.observe(trust, guess == token);
-                let tally = self.tally.source(i);
-                tally.scored += 1;
-                tally.right += u64::from(guess == token);
+            match link.source.shadow(before) {
+                Some((guess, trust)) => {
+                    link.agreement.observe(trust, guess == token);
+                    let tally = self.tally.source(i);
+                    tally.scored += 1;
+                    tally.right += u64::from(guess == token);
+                }
+                None => link.agreement.fade(),
             }
             link.source.commit(committed);
         }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::pace::Pace;
-use crate::plan::{DEPTHS_TRIED, Outlook, WIDTHS, Yield, guessing, plain};
+use crate::plan::{DEPTHS_TRIED, Outlook, WIDTHS, Windows, Yield, plain};
 
 /// Rows that a window may have at most.
 pub const MAX_WIDTH: u32 = 16;
@@ -24,6 +24,14 @@ const NEARLY: f64 = 0.998;
 /// Rows computed for nothing, at most, when as many sequences as stages are live: each of them could keep a stage busy.
 /// A quarter is the promise; the rest is for the estimate's error.
 const MAX_WASTE: f64 = 0.2;
+/// Rows sent for nothing, at most, as counted at the front: stages drop some of them before they compute, so that less
+/// than a quarter is computed for nothing.
+const SEEN_WASTE: f64 = 0.3;
+/// The measured share of wasted rows counts so many useful ones more than there were: a first wrong window is no reason
+/// to stop.
+const WASTE_GRACE: f64 = 16.0;
+/// Older rows count less, by this factor for each committed token: about the last 200 matter.
+const WASTE_DECAY: f64 = 0.995;
 /// Tokens after which guessing is judged by what it brought.
 const SPELL: u32 = 64;
 /// Guessing that takes longer than plain decoding by this factor has lost: beyond what chance does to 64 tokens of a
@@ -72,6 +80,8 @@ pub(crate) struct Controller {
     depths: Vec<u32>,
     /// What guessing has brought since it was last judged.
     spell: Spell,
+    /// What it has wasted on a full line.
+    waste: Waste,
     /// Tokens to decode plainly before the next try.
     pause: u32,
     next_pause: u32,
@@ -86,6 +96,24 @@ struct Spell {
     plainly: f64,
 }
 
+/// Rows on a full line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waste {
+    useful: f64,
+    wasted: f64,
+}
+
+impl Waste {
+    fn share(self) -> f64 {
+        self.wasted / (self.wasted + self.useful + WASTE_GRACE)
+    }
+}
+
+/// Whether every stage could be kept busy without guesses.
+fn is_full(pace: &Pace, n_live: u32) -> bool {
+    n_live as usize >= pace.n_stages().max(2)
+}
+
 impl Controller {
     pub(crate) fn new(reach: Reach) -> Self {
         let choose = |pinned: Option<u32>, most: u32, all: &[u32]| match pinned {
@@ -96,25 +124,41 @@ impl Controller {
             widths: choose(reach.width, reach.max_width.clamp(1, MAX_WIDTH), &WIDTHS),
             depths: choose(reach.depth, reach.max_depth.clamp(1, MAX_DEPTH), &DEPTHS_TRIED),
             spell: Spell::default(),
+            waste: Waste::default(),
             pause: 0,
             next_pause: PAUSE.0,
         }
     }
 
+    /// The choice, if there is only one.
+    pub(crate) fn only(&self) -> Option<Plan> {
+        match (&self.widths[..], &self.depths[..]) {
+            (&[width], &[depth]) => Some(Plan { width, depth }),
+            _ => None,
+        }
+    }
+
     /// The best choice for what lies ahead.
     pub(crate) fn plan(&self, outlook: &Outlook, pace: &Pace, n_live: u32) -> Plan {
-        if let ([width], [depth]) = (&self.widths[..], &self.depths[..]) {
-            return Plan { width: *width, depth: *depth };
+        if let Some(only) = self.only() {
+            return only;
         }
         let may_be_plain = self.may_be_plain();
         let cautious = Plan { width: self.widths[0], depth: self.depths[0] };
         if outlook.is_empty() || !pace.is_known() || self.is_pausing() {
             return cautious;
         }
-        let is_full = n_live as usize >= pace.n_stages().max(2);
-        let all = self.widths.iter().flat_map(|&width| self.depths.iter().map(move |&depth| (width, depth)));
-        let yields: Vec<_> = all
-            .map(|reach| (reach, guessing(outlook, pace, reach, n_live)))
+        let is_full = is_full(pace, n_live);
+        if is_full && self.waste.share() > SEEN_WASTE {
+            return cautious;
+        }
+        let yields: Vec<_> = self
+            .widths
+            .iter()
+            .map(|&width| (width, Windows::new(outlook, pace, width)))
+            .flat_map(|(width, windows)| {
+                self.depths.iter().map(move |&depth| ((width, depth), windows.in_flight(depth, n_live)))
+            })
             .filter(|(_, found)| !is_full || found.waste <= MAX_WASTE)
             .collect();
         let best = yields.iter().map(|(_, found)| found.rate).fold(0.0, f64::max);
@@ -127,6 +171,16 @@ impl Controller {
         let least =
             nearly.min_by(|(_, a), (_, b)| a.waste.total_cmp(&b.waste).then(b.rate.total_cmp(&a.rate)));
         least.map_or(cautious, |((width, depth), _)| Plan { width, depth })
+    }
+
+    /// Of the rows sent, so many have become tokens, and so many were or will be computed for nothing.
+    pub(crate) fn settled(&mut self, n_useful: u32, n_wasted: usize, pace: &Pace, n_live: u32) {
+        if is_full(pace, n_live) {
+            let Waste { useful, wasted } = &mut self.waste;
+            let old = WASTE_DECAY.powi(n_useful as i32);
+            *useful = *useful * old + f64::from(n_useful);
+            *wasted = *wasted * old + n_wasted as f64;
+        }
     }
 
     /// A verdict has committed `n_tokens`, `took` after the one before. `guessed` says whether any guess was at stake.
@@ -167,6 +221,10 @@ mod tests {
 
     use super::*;
 
+    fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32), n_live: u32) -> Yield {
+        Windows::new(outlook, pace, width).in_flight(depth, n_live)
+    }
+
     fn pace(compute: &[u32], link_us: u32, per_row: f64) -> Pace {
         let mut pace = Pace::new(compute.len() as u16);
         for rows in WIDTHS {
@@ -179,7 +237,7 @@ mod tests {
                 })
                 .collect();
             let inside: u64 = timings.iter().map(|t| u64::from(t.compute_us)).sum();
-            pace.observe(&timings, Some(Duration::from_micros(u64::from(link_us) + inside)));
+            pace.observe(&timings, Duration::from_micros(u64::from(link_us) + inside));
         }
         pace
     }
@@ -232,6 +290,21 @@ mod tests {
             }
             assert_ne!(controller.plan(&outlook, &line, 1), Plan::PLAIN, "after {pause} tokens");
         }
+    }
+
+    #[test]
+    fn what_is_wasted_on_a_full_line_is_bounded_by_what_was_seen() {
+        let line = pace(&[5000; 4], 40_000, 0.0);
+        let outlook = Outlook::new([0.02; 64], true);
+        let mut controller = Controller::new(Reach::default());
+        assert_ne!(controller.plan(&outlook, &line, 4), Plan::PLAIN);
+        controller.settled(30, 30, &line, 3);
+        assert_ne!(controller.plan(&outlook, &line, 4), Plan::PLAIN, "on an idle line waste is free");
+        controller.settled(30, 30, &line, 4);
+        assert_eq!(controller.plan(&outlook, &line, 4), Plan::PLAIN);
+        assert_ne!(controller.plan(&outlook, &line, 3), Plan::PLAIN);
+        controller.settled(200, 0, &line, 4);
+        assert_ne!(controller.plan(&outlook, &line, 4), Plan::PLAIN, "and it is tried again");
     }
 
     proptest! {

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use protocol::StageTiming;
 
+use crate::controller::MAX_WIDTH;
+use crate::plan::WIDTHS;
+
 /// Row counts whose time is kept apart. A call's time over its rows is a staircase, so a formula would not do.
 const ROWS: [u32; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024];
 /// A row more costs this share of a call with one row, as long as nothing wider was measured: between a GPU's (a few
@@ -58,16 +61,25 @@ impl Pace {
         self.stages.len()
     }
 
-    /// What the stages measured on one frame, and how long it was under way, from the front and back to it.
-    pub fn observe(&mut self, timings: &[StageTiming], under_way: Option<Duration>) {
-        let seconds = |micros: u32| f64::from(micros) / 1e6;
+    /// What the stages measured on one window, and how long it was under way, from the front and back to it.
+    pub fn observe(&mut self, timings: &[StageTiming], under_way: Duration) {
         for (stage, timing) in self.stages.iter_mut().zip(timings) {
-            stage.observe(timing.batch_rows, seconds(timing.compute_us));
+            stage.observe(timing);
         }
-        if let Some(under_way) = under_way {
-            let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
-            let links = (under_way.as_secs_f64() - inside).max(0.0);
-            self.links = Some(self.links.map_or(links, |before| change(before, links)));
+        let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
+        let links = (under_way.as_secs_f64() - inside).max(0.0);
+        self.links = Some(self.links.map_or(links, |before| change(before, links)));
+    }
+
+    /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
+    /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
+    /// that were never tried may lie; that it seems cheap has them tried.
+    pub fn observe_chunk(&mut self, timings: &[StageTiming]) {
+        let tail = self.stages.len().saturating_sub(1);
+        for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
+            if i < tail || timing.batch_rows > MAX_WIDTH {
+                stage.observe(timing);
+            }
         }
     }
 
@@ -77,10 +89,23 @@ impl Pace {
         self.links.is_some()
     }
 
+    /// The narrowest of [`WIDTHS`], up to `most`, whose time some stage has not measured, or not for long.
+    #[must_use]
+    pub fn unknown_width(&self, most: u32) -> Option<u32> {
+        let is_known = |width: u32| self.stages.iter().all(|stage| stage.knows(width));
+        WIDTHS.into_iter().find(|&width| width <= most && !is_known(width))
+    }
+
     /// Time of a window of `n_rows` around the line if it waits nowhere.
     #[must_use]
     pub fn loop_time(&self, n_rows: u32) -> f64 {
-        self.links.unwrap_or(0.0) + self.inside(n_rows)
+        self.links() + self.inside(n_rows)
+    }
+
+    /// Time on all links together, the verdict's way back included; 0 before it is known.
+    #[must_use]
+    pub fn links(&self) -> f64 {
+        self.links.unwrap_or(0.0)
     }
 
     /// Time of a window of `n_rows` in all stages together.
@@ -97,7 +122,8 @@ impl Pace {
 }
 
 impl Staircase {
-    fn observe(&mut self, n_rows: u32, seconds: f64) {
+    fn observe(&mut self, timing: &StageTiming) {
+        let (n_rows, seconds) = (timing.batch_rows, seconds(timing.compute_us));
         let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
         // The time of one row is what everything else is compared with: it is never forgotten.
         self.steps.iter_mut().skip(1).for_each(|step| step.belief *= FADE);
@@ -109,6 +135,11 @@ impl Staircase {
             (step.seconds, step.rows) = (seconds, f64::from(n_rows));
         }
         step.belief = 1.0;
+    }
+
+    fn knows(&self, n_rows: u32) -> bool {
+        let step = ROWS.iter().position(|&rows| n_rows <= rows);
+        step.is_some_and(|at| self.steps[at].belief > FORGOTTEN)
     }
 
     /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
@@ -144,6 +175,10 @@ impl Staircase {
     }
 }
 
+fn seconds(micros: u32) -> f64 {
+    f64::from(micros) / 1e6
+}
+
 fn change(before: f64, new: f64) -> f64 {
     let new = if before > 0.0 { new.clamp(before / MOST_CHANGE, before * MOST_CHANGE) } else { new };
     before + NEW * (new - before)
@@ -165,7 +200,7 @@ mod tests {
     fn waiting_is_neither_computing_nor_travelling() {
         let mut pace = Pace::new(2);
         assert!(!pace.is_known());
-        pace.observe(&[timing(1, 5000), timing(1, 3000)], Some(Duration::from_millis(49)));
+        pace.observe(&[timing(1, 5000), timing(1, 3000)], Duration::from_millis(49));
         assert!(close(pace.loop_time(1), 0.048), "40 ms on links, 8 in stages, 1 waiting");
         assert!(close(pace.slowest(1), 0.005));
     }
@@ -173,30 +208,56 @@ mod tests {
     #[test]
     fn widths_between_measured_ones_lie_between_them() {
         let mut pace = Pace::new(1);
-        pace.observe(&[timing(1, 1000)], None);
+        pace.observe(&[timing(1, 1000)], Duration::ZERO);
         assert!(close(pace.slowest(4), 0.00175), "by the prior alone");
-        pace.observe(&[timing(128, 13_700)], None);
+        pace.observe(&[timing(128, 13_700)], Duration::ZERO);
         assert!((pace.slowest(3) - 0.0012).abs() < 1e-5, "{}", pace.slowest(3));
-        pace.observe(&[timing(3, 2900)], None);
+        pace.observe(&[timing(3, 2900)], Duration::ZERO);
         assert!((pace.slowest(3) - 0.0029).abs() < 1e-5);
         assert!(pace.slowest(2) > 0.0019 && pace.slowest(4) > 0.0029, "a step up is a step up");
+    }
+
+    #[test]
+    fn a_short_chunk_says_nothing_about_the_tails_windows() {
+        let mut pace = Pace::new(2);
+        pace.observe(&[timing(1, 2000), timing(1, 9000)], Duration::from_millis(20));
+        let unknown = pace.slowest(4);
+        pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)]);
+        assert!(close(pace.slowest(4), unknown), "the tail's head was not computed");
+        assert!(close(pace.inside(4), unknown + 0.003), "elsewhere rows are rows");
+        pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)]);
+        assert!(pace.slowest(4) < unknown, "and long ones show where the rest lies");
+    }
+
+    #[test]
+    fn what_is_unknown_is_named_from_the_narrow_end() {
+        let mut pace = Pace::new(2);
+        for width in [1, 2, 3, 4] {
+            assert_eq!(pace.unknown_width(4), Some(width));
+            pace.observe(&[timing(width, 1000); 2], Duration::ZERO);
+        }
+        assert_eq!((pace.unknown_width(4), pace.unknown_width(16)), (None, Some(6)));
+        for _ in 0..3000 {
+            pace.observe(&[timing(1, 1000); 2], Duration::ZERO);
+        }
+        assert_eq!(pace.unknown_width(4), Some(2), "what was measured long ago");
     }
 
     #[test]
     fn one_odd_measurement_changes_little_and_an_old_one_fades() {
         let mut pace = Pace::new(1);
         for _ in 0..20 {
-            pace.observe(&[timing(1, 1000)], None);
+            pace.observe(&[timing(1, 1000)], Duration::ZERO);
         }
-        pace.observe(&[timing(4, 90_000)], None);
+        pace.observe(&[timing(4, 90_000)], Duration::ZERO);
         assert!(pace.slowest(4) > 0.08);
-        pace.observe(&[timing(1, 500_000)], None);
+        pace.observe(&[timing(1, 500_000)], Duration::ZERO);
         assert!(pace.slowest(1) < 0.0015);
         for _ in 0..2000 {
-            pace.observe(&[timing(1, 1000)], None);
+            pace.observe(&[timing(1, 1000)], Duration::ZERO);
         }
-        pace.observe(&[timing(128, 20_000)], None);
-        pace.observe(&[timing(19, 5000)], None);
+        pace.observe(&[timing(128, 20_000)], Duration::ZERO);
+        pace.observe(&[timing(19, 5000)], Duration::ZERO);
         assert!((pace.slowest(16) - 0.003).abs() < 2e-4, "a step counts as filled: {}", pace.slowest(16));
         assert!(pace.slowest(4) < 0.005, "{}", pace.slowest(4));
     }

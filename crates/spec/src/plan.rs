@@ -125,55 +125,90 @@ impl Alone {
     }
 }
 
-/// The yield of windows of `width` rows, `depth` of them in flight. See the module.
-pub(crate) fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32), n_live: u32) -> Yield {
-    let (around, slowest) = (pace.loop_time(width), pace.slowest(width));
-    let (w, d) = (width as usize, depth as usize);
-    let fills = f64::from(depth) * slowest >= around;
-    // How much later verdict `m` comes than the one before.
-    let gap = |m: usize| match m % d {
-        _ if fills => slowest,
-        0 => around - f64::from(depth - 1) * slowest,
-        _ => slowest,
-    };
-    let (mut tokens, mut seconds, mut windows, mut rows) = (0.0, around, 0.0, 0.0);
-    let n = outlook.alive.len();
-    for m in 0..n.div_ceil(w) {
-        let reached = outlook.alive[m * w];
-        if m > 0 {
-            seconds += reached * gap(m);
+/// An epoch in windows of one width, whatever the depth. See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows<'a> {
+    outlook: &'a Outlook,
+    width: u32,
+    n_stages: usize,
+    /// Loop time of a window, its time in all stages together, and in the slowest one.
+    around: f64,
+    inside: f64,
+    slowest: f64,
+    /// Expected per epoch: committed tokens, windows with a verdict, and their rows.
+    tokens: f64,
+    windows: f64,
+    rows: f64,
+    /// Windows looked at one by one, and how many more are expected behind them.
+    n_looked_at: usize,
+    more: f64,
+}
+
+impl<'a> Windows<'a> {
+    pub(crate) fn new(outlook: &'a Outlook, pace: &Pace, width: u32) -> Self {
+        let (w, n) = (width as usize, outlook.alive.len());
+        let (mut tokens, mut windows, mut rows, mut more) = (0.0, 0.0, 0.0, 0.0);
+        for m in 0..n.div_ceil(w) {
+            let reached = outlook.alive[m * w];
+            windows += reached;
+            // The token at row r is committed if the guesses up to it are right.
+            let end = if outlook.beyond.is_some() { (m + 1) * w } else { n.min((m + 1) * w) };
+            tokens += outlook.sums[end.min(n)] - outlook.sums[m * w];
+            rows += reached * (end - m * w) as f64;
         }
-        windows += reached;
-        // The token at row r is committed if the guesses up to it are right.
-        let end = if outlook.beyond.is_some() { (m + 1) * w } else { n.min((m + 1) * w) };
-        tokens += outlook.sums[end.min(n)] - outlook.sums[m * w];
-        rows += reached * (end - m * w) as f64;
+        if let Some(hazard) = outlook.beyond {
+            // From here on everything is a geometric series.
+            let right = 1.0 - hazard;
+            tokens += outlook.alive[n - 1] * right / hazard;
+            let first = n.div_ceil(w) * w;
+            let reached = outlook.alive[n - 1] * right.powi((first - (n - 1)) as i32);
+            more = reached / (1.0 - right.powi(w as i32));
+            windows += more;
+            rows += more * f64::from(width);
+        }
+        let (inside, slowest) = (pace.inside(width), pace.slowest(width));
+        let around = pace.links() + inside;
+        let (n_stages, n_looked_at) = (pace.n_stages(), n.div_ceil(w));
+        Self { outlook, width, n_stages, around, inside, slowest, tokens, windows, rows, n_looked_at, more }
     }
-    if let Some(hazard) = outlook.beyond {
-        // From here on everything is a geometric series.
-        let right = 1.0 - hazard;
-        tokens += outlook.alive[n - 1] * right / hazard;
-        let first = n.div_ceil(w) * w;
-        let reached = outlook.alive[n - 1] * right.powi((first - (n - 1)) as i32);
-        let more = reached / (1.0 - right.powi(w as i32));
-        windows += more;
-        rows += more * f64::from(width);
-        seconds += more * if fills { slowest } else { around / f64::from(depth) };
+
+    /// Seconds from the first verdict of an epoch to its last, with `depth` windows in flight.
+    fn seconds_of_verdicts(&self, depth: u32) -> f64 {
+        let Self { around, slowest, .. } = *self;
+        let gaps = self.windows - 1.0 - self.more;
+        if self.fills(depth) {
+            return slowest * (gaps + self.more);
+        }
+        // The first verdict of each burst waits for the loop.
+        let bursts = (1..).map(|burst| burst * depth as usize).take_while(|&m| m < self.n_looked_at);
+        let begun: f64 = bursts.map(|m| self.outlook.alive[m * self.width as usize]).sum();
+        slowest * gaps + (around - f64::from(depth) * slowest) * begun + self.more * around / f64::from(depth)
     }
-    let rejected = 1.0 - outlook.exhausted();
-    // The tail knows a contradiction before anybody: where it is the only stage nothing stale is ever computed.
-    let (queued, stale) = if pace.n_stages() == 1 {
-        (0.0, 0.0)
-    } else {
-        let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
-        (queued, f64::from(depth - 1) * rejected)
-    };
-    seconds += rejected * queued / 2.0;
-    rows += stale * f64::from(width);
-    let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
-    let alone = Alone { seconds, bursts, inside: pace.inside(width), work: slowest * (windows + stale) };
-    let seconds = alone.among(f64::from(n_live));
-    Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
+
+    /// Whether so many windows fill the loop.
+    fn fills(&self, depth: u32) -> bool {
+        f64::from(depth) * self.slowest >= self.around
+    }
+
+    /// The yield with `depth` windows in flight.
+    pub(crate) fn in_flight(&self, depth: u32, n_live: u32) -> Yield {
+        let Self { around, slowest, tokens, windows, .. } = *self;
+        let mut seconds = around + self.seconds_of_verdicts(depth);
+        let rejected = 1.0 - self.outlook.exhausted();
+        // The tail knows a contradiction before anybody: where it is the only stage nothing stale is ever computed.
+        let (queued, stale) = if self.n_stages == 1 {
+            (0.0, 0.0)
+        } else {
+            let queued = (f64::from(depth) * slowest - around).clamp(0.0, slowest);
+            (queued, f64::from(depth - 1) * rejected)
+        };
+        seconds += rejected * queued / 2.0;
+        let rows = self.rows + stale * f64::from(self.width);
+        let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
+        let alone = Alone { seconds, bursts, inside: self.inside, work: slowest * (windows + stale) };
+        let seconds = alone.among(f64::from(n_live));
+        Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
+    }
 }
 
 #[cfg(test)]
@@ -184,12 +219,16 @@ mod tests {
 
     use super::*;
 
+    fn guessing(outlook: &Outlook, pace: &Pace, (width, depth): (u32, u32), n_live: u32) -> Yield {
+        Windows::new(outlook, pace, width).in_flight(depth, n_live)
+    }
+
     /// Four stages of `micros(rows)`, 10 ms to each and back.
     fn pace(micros: impl Fn(u32) -> u32) -> Pace {
         let mut pace = Pace::new(4);
         for rows in WIDTHS {
             let timing = StageTiming { queue_us: 0, compute_us: micros(rows), batch_rows: rows };
-            pace.observe(&[timing; 4], Some(Duration::from_micros(40_000 + 4 * u64::from(micros(rows)))));
+            pace.observe(&[timing; 4], Duration::from_micros(40_000 + 4 * u64::from(micros(rows))));
         }
         pace
     }

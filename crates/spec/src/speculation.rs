@@ -29,7 +29,7 @@ const MOST_LOOPS: f64 = 4.0;
 pub struct Line<'a> {
     /// How fast it is.
     pub pace: &'a Pace,
-    /// Sequences that decode on it, this one included.
+    /// Sequences that decode on it or are about to, this one included.
     pub n_live: u32,
 }
 
@@ -201,16 +201,21 @@ impl Speculation {
         }
         self.learn(n_before, commit.n_accepted as usize);
         let under_way = self.settle_sent(verdict.window, now);
+        let n_tokens = verdict.tokens.len() as u32;
+        let mut n_wasted = 0;
         if commit.opened.is_some() || verdict.ended.is_some() {
+            // The guess that was wrong was an input too.
+            n_wasted = self.tags.len() + usize::from(commit.opened.is_some());
             self.tags.clear();
         }
+        self.controller.settled(n_tokens, n_wasted, line.pace, line.n_live);
         if !self.chain.is_empty() && line.pace.is_known() {
             // The first one waited for the prompt, and any may have waited for that of another: that is nobody's fault.
             let most = Duration::from_secs_f64(MOST_LOOPS * line.pace.loop_time(self.plan.width));
             let took = now.saturating_sub(self.waiting_since).min(most);
             let plain = plain(line.pace, line.n_live);
             let guessed = guessed && n_before > self.n_prompt;
-            self.controller.observe(verdict.tokens.len() as u32, took, guessed, plain);
+            self.controller.observe(n_tokens, took, guessed, plain);
         }
         self.waiting_since = now;
         if self.pipeline.n_live() > 0 {
@@ -265,6 +270,12 @@ impl Speculation {
         self.pipeline.n_in_flight()
     }
 
+    /// As [`Pipeline::n_live`].
+    #[must_use]
+    pub fn n_live(&self) -> usize {
+        self.pipeline.n_live()
+    }
+
     /// The pipeline's counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {
@@ -301,6 +312,14 @@ impl Speculation {
     fn choose(&mut self, line: Line<'_>) -> Vec<Guess> {
         if self.chain.is_empty() {
             return Vec::new();
+        }
+        if let Some(only) = self.controller.only() {
+            self.plan = only;
+            return if self.pipeline.n_live() == 0 {
+                self.propose(only.width as usize - 1)
+            } else {
+                Vec::new()
+            };
         }
         let guesses = self.propose(HORIZON);
         let sent = self.tags.iter().map(|(tag, _)| *tag);

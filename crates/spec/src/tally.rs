@@ -21,6 +21,8 @@ pub struct SourceTally {
     pub name: &'static str,
     /// Its guesses.
     pub guesses: Guesses,
+    /// The same by distance, as in [`Tally::depths`].
+    pub depths: [Guesses; DEPTHS],
     /// Tokens that it was asked about when nothing was at stake, or that were judged: its shadow's score.
     pub scored: u64,
     /// Of those, right.
@@ -54,6 +56,9 @@ impl Tally {
             ours.scored += theirs.scored;
             ours.right += theirs.right;
             ours.unknown += theirs.unknown;
+            for (ours, theirs) in ours.depths.iter_mut().zip(&theirs.depths) {
+                ours.add(*theirs);
+            }
         }
         for (ours, theirs) in self.depths.iter_mut().zip(&other.depths) {
             ours.add(*theirs);
@@ -65,13 +70,19 @@ impl Tally {
     }
 
     pub(crate) fn sent(&mut self, source: usize, depth: usize) {
-        self.sources[source].guesses.proposed += 1;
-        self.depths[depth.clamp(1, DEPTHS) - 1].proposed += 1;
+        let at = depth.clamp(1, DEPTHS) - 1;
+        let SourceTally { guesses, depths, .. } = &mut self.sources[source];
+        for guesses in [guesses, &mut depths[at], &mut self.depths[at]] {
+            guesses.proposed += 1;
+        }
     }
 
     pub(crate) fn accepted(&mut self, source: usize, depth: usize) {
-        self.sources[source].guesses.accepted += 1;
-        self.depths[depth.clamp(1, DEPTHS) - 1].accepted += 1;
+        let at = depth.clamp(1, DEPTHS) - 1;
+        let SourceTally { guesses, depths, .. } = &mut self.sources[source];
+        for guesses in [guesses, &mut depths[at], &mut self.depths[at]] {
+            guesses.accepted += 1;
+        }
     }
 }
 

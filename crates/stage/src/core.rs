@@ -344,12 +344,17 @@ impl StageCore {
         let Some(sequence) = self.sequences.remove(&seq) else { return };
         self.waiting.remove(&sequence.order);
         self.stats.closed += 1;
+        let certain = match &item.frame.work {
+            Work::Close(close) => close.inputs,
+            Work::Park(park) => park.len,
+            _ => Position(0),
+        };
+        self.stats.wasted_rows += u64::from(sequence.n_beyond(certain));
         if let Some(slot) = sequence.phase.slot() {
             self.slots.release(slot);
         }
         match (&sequence.phase, &item.frame.work) {
             (Phase::Running(running), Work::Park(park)) if running.can_park(park.len, self.shape.rewind) => {
-                self.stats.wasted_rows += u64::from(sequence.n_beyond(park.len));
                 self.prefixes.park(seq, park.len, running.slot);
             }
             (Phase::Beginning(slot, Moves { save: Some((prefix, _)), .. }), _) => {

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Sub};
 
-use protocol::Frame;
+use protocol::{Frame, StageCounters};
 
 /// Counters since the stage began; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,8 @@ pub struct Stats {
     pub stale_windows: u64,
     /// Their rows.
     pub stale_rows: u64,
-    /// Rows computed for nothing: cut again for a later window, behind the last token of a sequence that ended here, or
-    /// of a sequence that was given up meanwhile. What a stage above the tail computed beyond a sequence's end it never
-    /// learns.
+    /// Rows computed for nothing: cut again for a later window, or behind the last certain input of a sequence that
+    /// was closed.
     pub wasted_rows: u64,
     /// Frames passed over because their sequence had been given up, had ended or was poisoned.
     pub passed_over: u64,
@@ -42,6 +41,21 @@ impl Stats {
     #[must_use]
     pub fn wasted_share(&self) -> f64 {
         if self.rows == 0 { 0.0 } else { self.wasted_rows as f64 / self.rows as f64 }
+    }
+
+    /// What the front is told of them.
+    #[must_use]
+    pub const fn counters(&self) -> StageCounters {
+        StageCounters {
+            calls: self.calls,
+            rows: self.rows,
+            windows: self.windows,
+            chunks: self.chunks,
+            stale_windows: self.stale_windows,
+            stale_rows: self.stale_rows,
+            passed_over: self.passed_over,
+            wasted_rows: self.wasted_rows,
+        }
     }
 }
 

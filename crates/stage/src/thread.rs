@@ -28,6 +28,10 @@ pub const INBOX_BYTES: usize = 2 * limits::MAX_FRAME_BYTES;
 /// Sequences with a hint that the thread has not taken in yet; more hints are forgotten, which costs only time.
 const INBOX_HINTS: usize = 2 * limits::MAX_SLOTS as usize;
 
+/// While sequences run, the front hears of the counters this often at most: fit for a person who watches, and nothing
+/// beside the verdicts. When the last sequence has ended it hears of them at once, so that they are right on an idle line.
+const COUNT_EVERY: Duration = Duration::from_millis(500);
+
 /// Where an engine thread's results go. Called on that thread: neither method may block.
 pub trait Sink: Send {
     /// For the next stage.
@@ -114,7 +118,8 @@ impl EngineThread {
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let worker = Worker { core: StageCore::new(shape, config), engine, sink, shared };
+            let core = StageCore::new(shape, config);
+            let worker = Worker { core, engine, sink, shared, told: (Stats::default(), Duration::ZERO) };
             worker.guarded()
         })?;
         Ok(Self { handle, thread: Some(thread) })
@@ -241,6 +246,8 @@ struct Worker {
     engine: Box<dyn Engine>,
     sink: Box<dyn Sink>,
     shared: Arc<Shared>,
+    /// The counters that the front was told last, and when.
+    told: (Stats, Duration),
 }
 
 impl Worker {
@@ -268,6 +275,20 @@ impl Worker {
                 self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
                 self.say();
             }
+            self.tell_counters();
+        }
+    }
+
+    /// Tells the front what was counted, if that is due. There is no timer: an idle line says nothing.
+    fn tell_counters(&mut self) {
+        let stats = *self.core.stats();
+        if stats == self.told.0 {
+            return;
+        }
+        let now = self.shared.epoch.elapsed();
+        if self.core.n_sequences() == 0 || now >= self.told.1 + COUNT_EVERY {
+            self.told = (stats, now);
+            self.sink.report(Report::Counters(stats.counters()));
         }
     }
 

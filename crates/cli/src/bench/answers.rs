@@ -42,8 +42,8 @@ pub(super) async fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let name = model.file_stem().context("a model has a name")?.to_string_lossy().into_owned();
-    let whole = Served::start(model, 1).await?;
-    let cut = Served::start(model, STAGES).await?;
+    let whole = Served::start(model, &flags(1)).await?;
+    let cut = Served::start(model, &flags(STAGES)).await?;
     if answers {
         compare(model, &name, rounds, (&whole, &cut), report).await?;
     }
@@ -52,6 +52,10 @@ pub(super) async fn measure(
         watch(&name, &cut, report).await?;
     }
     Ok(())
+}
+
+fn flags(stages: usize) -> [String; 4] {
+    ["--stages".into(), stages.to_string(), "--threads".into(), "1".into()]
 }
 
 /// One round's times per token in milliseconds.

@@ -1,6 +1,7 @@
 //! As much of an HTTP client as the measurements need: one JSON answer, and one stream of events with their times.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -14,20 +15,74 @@ use tokio::net::TcpStream;
 /// No answer that is measured takes longer, even on a machine that is busy with other things.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(300);
 
+/// A server: where it is, and what it wants to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `host:port`.
+    authority: String,
+    /// What comes before `/v1/…`; empty, or begins with `/`.
+    prefix: String,
+    key: Option<String>,
+}
+
+impl Target {
+    /// A server on this machine that asks for no key.
+    pub(super) fn local(address: SocketAddr) -> Self {
+        Self { authority: address.to_string(), prefix: String::new(), key: None }
+    }
+
+    /// The same with a key.
+    pub(super) fn with_key(self, key: Option<String>) -> Self {
+        Self { key, ..self }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    /// `http://host:port`, with or without `/v1` behind it.
+    fn from_str(url: &str) -> Result<Self, String> {
+        let bad = || format!("`{url}` is no address of a server: write http://host:port");
+        let rest = url.strip_prefix("http://").ok_or_else(|| match url.strip_prefix("https://") {
+            Some(_) => format!("`{url}` is encrypted, which is not measured: name the plain http:// port"),
+            None => bad(),
+        })?;
+        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let path = path.trim_end_matches('/');
+        let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+        // A colon inside brackets belongs to an IPv6 address.
+        let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']'));
+        let authority = match port {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => authority.to_owned(),
+            None if !authority.is_empty() => format!("{authority}:80"),
+            _ => return Err(bad()),
+        };
+        Ok(Self { authority, prefix, key: None })
+    }
+}
+
 /// The JSON at a path.
-pub(super) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<Value> {
-    let response = send(address, Method::GET, path, String::new()).await?;
+pub(super) async fn get(target: &Target, path: &str) -> anyhow::Result<Value> {
+    json(send(target, Method::GET, path, String::new()).await?, path).await
+}
+
+/// The JSON that answers a JSON.
+pub(super) async fn post(target: &Target, path: &str, body: &Value) -> anyhow::Result<Value> {
+    json(send(target, Method::POST, path, body.to_string()).await?, path).await
+}
+
+async fn json(response: Response<Incoming>, path: &str) -> anyhow::Result<Value> {
     let body = tokio::time::timeout(ANSWERS_WITHIN, response.into_body().collect()).await??.to_bytes();
     serde_json::from_slice(&body).with_context(|| format!("{path} is not JSON"))
 }
 
 /// The data of every event of a stream, and when it came.
 pub(super) async fn stream(
-    address: SocketAddr,
+    target: &Target,
     path: &str,
     body: &Value,
 ) -> anyhow::Result<Vec<(Instant, Value)>> {
-    let mut response = send(address, Method::POST, path, body.to_string()).await?.into_body();
+    let mut response = send(target, Method::POST, path, body.to_string()).await?.into_body();
     let mut events = Vec::new();
     let mut unread = Vec::new();
     let read = async {
@@ -50,28 +105,34 @@ pub(super) async fn stream(
     Ok(events)
 }
 
+/// The time, for who measures how long an answer takes.
 #[expect(clippy::disallowed_methods, reason = "this module measures time")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
 async fn send(
-    address: SocketAddr,
+    target: &Target,
     method: Method,
     path: &str,
     body: String,
 ) -> anyhow::Result<Response<Incoming>> {
-    let socket = TcpStream::connect(address).await.with_context(|| format!("could not reach {address}"))?;
+    let Target { authority, prefix, key } = target;
+    let socket =
+        TcpStream::connect(authority).await.with_context(|| format!("could not reach {authority}"))?;
     socket.set_nodelay(true)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
     // Ends with the sender and the answer's body; what goes wrong shows there.
     tokio::spawn(connection);
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method(method)
-        .uri(path)
-        .header("host", address.to_string())
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body)))?;
+        .uri(format!("{prefix}{path}"))
+        .header("host", authority)
+        .header("content-type", "application/json");
+    if let Some(key) = key {
+        request = request.header("authorization", format!("Bearer {key}"));
+    }
+    let request = request.body(Full::new(Bytes::from(body)))?;
     let response = tokio::time::timeout(ANSWERS_WITHIN, sender.send_request(request)).await??;
     let status = response.status();
     if !status.is_success() {
@@ -79,4 +140,24 @@ async fn send(
         bail!("{path} was answered with {status}: {}", String::from_utf8_lossy(&body));
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_by_url() {
+        let parts = |url: &str| url.parse::<Target>().map(|target| (target.authority, target.prefix));
+        let expect = |authority: &str, prefix: &str| Ok((authority.to_owned(), prefix.to_owned()));
+        assert_eq!(parts("http://a:8080"), expect("a:8080", ""));
+        assert_eq!(parts("http://a:8080/v1/"), expect("a:8080", ""));
+        assert_eq!(parts("http://a/llm/v1"), expect("a:80", "/llm"));
+        assert_eq!(parts("http://[::1]:90"), expect("[::1]:90", ""));
+        assert_eq!(parts("http://[::1]"), expect("[::1]:80", ""));
+        for url in ["a:8080", "http://", "http://:80", "http://a:b"] {
+            assert!(parts(url).unwrap_err().contains("write http://host:port"), "{url}");
+        }
+        assert!(parts("https://a").unwrap_err().contains("plain http://"));
+    }
 }

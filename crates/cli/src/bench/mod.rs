@@ -6,12 +6,24 @@
 //! fronts and stages through the same crates.
 
 mod answers;
+pub(crate) mod args;
+mod client;
+pub(crate) mod command;
 mod http;
 mod idle;
+mod judge;
 mod null_line;
+mod outcomes;
+mod plots;
 mod report;
+mod rpc;
 mod served;
+mod setting;
 mod stats;
+mod svg;
+mod table;
+mod toy;
+mod workload;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,6 +34,8 @@ use clap::{Parser, ValueEnum};
 
 use crate::{logging, signals};
 use report::Report;
+use toy::grid::{self, Extent, Grid};
+use toy::timeline;
 
 /// Measure a line on this machine. Exit code 1 if a bound is missed.
 #[derive(Debug, Parser)]
@@ -31,7 +45,7 @@ struct Flags {
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
     /// Measure only these
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle,grid")]
     only: Vec<Part>,
     /// Rounds of each comparison, four times as many of answers; the median of them counts
     #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
@@ -39,6 +53,9 @@ struct Flags {
     /// Write the results into this folder as JSON
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Measure the whole grid of toy lines (half an hour and more) instead of a part of it
+    #[arg(long)]
+    full: bool,
     /// Be a stage whose engine computes nothing, for rows of this width
     #[arg(long, hide = true, value_name = "WIDTH")]
     null_stage: Option<usize>,
@@ -53,6 +70,10 @@ enum Part {
     Answers,
     /// Processor time of a line that waits
     Idle,
+    /// Lines of two stages 10 ms apart beside llama.cpp's RPC back end (`./run bench rpc` builds that)
+    Rpc,
+    /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
+    Grid,
 }
 
 /// Runs the benchmark and says how it ended: 0 all bounds met, 1 one was missed or it failed, 2 wrong usage.
@@ -74,8 +95,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         null_line::child(width)?;
         return Ok(true);
     }
-    if flags.only.iter().any(|part| *part != Part::Loop) && flags.models.is_empty() {
-        bail!("`answers` and `idle` need a model: name one, or measure `--only loop`");
+    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc);
+    if flags.only.iter().any(needs_model) && flags.models.is_empty() {
+        bail!("`answers`, `idle` and `rpc` need a model: name one, or measure `--only loop,grid`");
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -86,13 +108,32 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     }
     for model in &flags.models {
         let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
-        runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        if answers || idle {
+            runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        }
+        if flags.only.contains(&Part::Rpc) {
+            runtime.block_on(rpc::measure(model, rounds, &mut report))?;
+        }
+    }
+    let grid = flags.only.contains(&Part::Grid);
+    let extent = if flags.full { Extent::full() } else { Extent::modest() };
+    let grid = grid.then(|| runtime.block_on(grid::measure(&extent, &mut report))).transpose()?;
+    let mut written = Vec::new();
+    if let (Some(folder), Some(grid)) = (&flags.out, &grid) {
+        written.extend(grid.draw(folder)?);
+        written.extend(runtime.block_on(timeline::draw(folder))?);
+        written.push(report.write_part(folder, "grid", grid)?);
     }
     line.shutdown_background();
     runtime.shutdown_background();
     report.print();
+    grid.iter().for_each(Grid::print);
     if let Some(folder) = &flags.out {
-        println!("\nwritten to {}", report.write(folder)?.display());
+        written.push(report.write(folder)?);
     }
+    if !written.is_empty() {
+        println!();
+    }
+    written.iter().for_each(|path| println!("written to {}", path.display()));
     Ok(report.is_met())
 }

@@ -21,6 +21,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::http::now;
 use super::report::{Bound, Report};
 use super::stats::{Median, quantile};
 use crate::children::{END_OF_IDENTITY, LISTENING};
@@ -36,6 +37,8 @@ const N_VOCAB: u32 = 256;
 const CONTEXT: u32 = 4096;
 /// Tokens of each line in one round: a fifth of a second or so.
 const TOKENS: usize = 400;
+/// Rows in a call at most.
+pub(super) const MAX_ROWS: u32 = 512;
 /// A line of local processes forms in a second.
 const FORMED_WITHIN: Duration = Duration::from_secs(60);
 const TOKENS_WITHIN: Duration = Duration::from_secs(60);
@@ -95,7 +98,7 @@ impl NullLine {
             stages.push(stage);
         }
         let front = front(identity, n_stages, (width, addresses), runtime);
-        ready(&front).await?;
+        ready(&front, "a null line").await?;
         Ok(Self { n_stages, width, front, medians: Vec::new(), tails: Vec::new(), _stages: stages })
     }
 
@@ -170,7 +173,7 @@ fn front(
     Front::start(FrontConfig {
         identity,
         build: crate::signals::build(),
-        plan: plan(n_stages),
+        plan: plan(n_stages, CONTEXT, 1),
         stages,
         scheduler: scheduler::Config::new(n_stages, 1, CONTEXT, N_VOCAB),
         dial: DialOptions::default(),
@@ -192,15 +195,16 @@ fn node(identity: Identity, width: usize) -> Node {
     })
 }
 
-fn plan(n_stages: u16) -> LinePlan {
+/// Of a line whose stages compute a layer each of no model.
+pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
     LinePlan {
         model: ModelId([0; 32]),
         n_layers: u32::from(n_stages),
         ranges: (0..u32::from(n_stages)).map(|at| LayerRange { start: at, end: at + 1 }).collect(),
         addresses: vec![None; usize::from(n_stages)],
-        context: CONTEXT,
-        n_slots: 1,
-        max_rows: 512,
+        context,
+        n_slots,
+        max_rows: MAX_ROWS,
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
@@ -224,7 +228,8 @@ impl EngineSource for NullSource {
     }
 }
 
-async fn ready(front: &Front) -> anyhow::Result<()> {
+/// Returns once a token has passed through every stage; `what` names the line in the error.
+pub(super) async fn ready(front: &Front, what: &str) -> anyhow::Result<()> {
     let mut changes = front.changes();
     let formed = async {
         while front.readiness() != LineReadiness::Ready {
@@ -233,7 +238,7 @@ async fn ready(front: &Front) -> anyhow::Result<()> {
         Ok(())
     };
     let formed = tokio::time::timeout(FORMED_WITHIN, formed).await;
-    formed.with_context(|| format!("a null line was not formed: {:?}", front.readiness()))?
+    formed.with_context(|| format!("{what} was not formed: {:?}", front.readiness()))?
 }
 
 /// Milliseconds between consecutive tokens, as the front's caller hears them.
@@ -267,9 +272,4 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         bail!("{} tokens came instead of {TOKENS}", times.len());
     }
     Ok(times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect())
-}
-
-#[expect(clippy::disallowed_methods, reason = "this module measures time")]
-fn now() -> Instant {
-    Instant::now()
 }

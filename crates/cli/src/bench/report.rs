@@ -48,9 +48,9 @@ pub(super) struct Figure {
     met: bool,
 }
 
-/// All figures of a run.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
+/// Where and when something was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Machine {
     /// Seconds since 1970.
     unix_time: u64,
     build: String,
@@ -58,11 +58,11 @@ pub(super) struct Report {
     cores: u32,
     /// Processes that ran or waited to run at the start, averaged over a minute; what else the machine was busy with.
     load: Option<f64>,
-    figures: Vec<Figure>,
 }
 
-impl Report {
-    pub(super) fn new(build: &str) -> Self {
+impl Machine {
+    /// This machine, now.
+    pub(super) fn look(build: &str) -> Self {
         #[expect(clippy::disallowed_methods, reason = "results are dated")]
         let now = SystemTime::now();
         Self {
@@ -71,8 +71,33 @@ impl Report {
             processor: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: crate::signals::cores(),
             load: load(),
-            figures: Vec::new(),
         }
+    }
+
+    /// For people: a line, and a second one if the machine was busy.
+    pub(super) fn words(&self) -> String {
+        let Self { processor, cores, build, load, .. } = self;
+        let machine = format!("{processor}, {cores} cores; {build}");
+        match load.filter(|load| *load > BUSY) {
+            None => machine,
+            Some(load) => format!(
+                "{machine}\nThe machine was busy with other things (load {load}): do not trust these figures far."
+            ),
+        }
+    }
+}
+
+/// All figures of a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    #[serde(flatten)]
+    machine: Machine,
+    figures: Vec<Figure>,
+}
+
+impl Report {
+    pub(super) fn new(build: &str) -> Self {
+        Self { machine: Machine::look(build), figures: Vec::new() }
     }
 
     pub(super) fn add(&mut self, name: String, unit: &'static str, value: Median, bound: Option<Bound>) {
@@ -85,10 +110,7 @@ impl Report {
     }
 
     pub(super) fn print(&self) {
-        println!("{}, {} cores; {}", self.processor, self.cores, self.build);
-        if let Some(load) = self.load.filter(|load| *load > BUSY) {
-            println!("The machine was busy with other things (load {load}): do not trust these figures far.");
-        }
+        println!("{}", self.machine.words());
         println!();
         let width = self.figures.iter().map(|figure| figure.name.len()).max().unwrap_or(0);
         println!("{:width$}  {:>9}  {:>21}  {:7}  bound", "", "median", "90 % interval", "");
@@ -105,9 +127,19 @@ impl Report {
 
     /// Writes `line-SECONDS.json` into the folder.
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        self.write_part(folder, "line", self)
+    }
+
+    /// Writes something else that was measured in this run: `NAME-SECONDS.json`.
+    pub(super) fn write_part(
+        &self,
+        folder: &Path,
+        name: &str,
+        part: &impl Serialize,
+    ) -> anyhow::Result<PathBuf> {
         fs::create_dir_all(folder).with_context(|| format!("could not make {}", folder.display()))?;
-        let path = folder.join(format!("line-{}.json", self.unix_time));
-        let mut text = serde_json::to_string_pretty(self)?;
+        let path = folder.join(format!("{name}-{}.json", self.machine.unix_time));
+        let mut text = serde_json::to_string_pretty(part)?;
         text.push('\n');
         fs::write(&path, text).with_context(|| format!("could not write {}", path.display()))?;
         Ok(path)

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use protocol::Token;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
-use super::http;
+use super::client;
+use super::http::{self, Target};
 use super::stats::quantile;
 
 /// The model may have to be cut first.
@@ -21,7 +22,7 @@ const READY_WITHIN: Duration = Duration::from_secs(600);
 /// A server; ended, with its stages, when dropped.
 pub(super) struct Served {
     child: Child,
-    address: SocketAddr,
+    target: Target,
     reading: JoinHandle<()>,
 }
 
@@ -30,18 +31,21 @@ pub(super) struct Answer {
     pub(super) text: String,
     /// Median time between two events, each of which is a token with few exceptions.
     pub(super) token_ms: f64,
+    /// Mean time of a token after the first text, also where several come at once.
+    pub(super) mean_ms: f64,
     /// Mean time per token in the stages' engines, as the server says.
     pub(super) compute_ms: f64,
 }
 
 impl Served {
-    /// Starts the `paceline` beside this program, with one thread a stage, and waits until it is ready.
-    pub(super) async fn start(model: &Path, stages: usize) -> anyhow::Result<Self> {
+    /// Starts `paceline serve` with these flags and waits until it is ready.
+    pub(super) async fn start(model: &Path, flags: &[String]) -> anyhow::Result<Self> {
         let program = program()?;
         let mut child = Command::new(&program)
             .arg("serve")
             .arg(model)
-            .args(["--stages", &stages.to_string(), "--threads", "1", "--listen", "127.0.0.1:0"])
+            .args(flags)
+            .args(["--listen", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -55,7 +59,12 @@ impl Served {
             .with_context(|| format!("{} was not ready in time", model.display()))??;
         // What it still says is read, so that it never waits for a reader.
         let reading = tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
-        Ok(Self { child, address, reading })
+        Ok(Self { child, target: Target::local(address), reading })
+    }
+
+    /// Where it answers.
+    pub(super) const fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Generates greedily after the prompt, streaming.
@@ -68,18 +77,22 @@ impl Served {
             "ignore_eos": true,
             "stream": true,
         });
-        let events = http::stream(self.address, "/v1/completions", &body).await?;
+        let events = http::stream(&self.target, "/v1/completions", &body).await?;
         let mut text = String::new();
         let mut times = Vec::new();
+        // Bytes of the first text.
+        let mut opening = 0;
         for (at, event) in &events {
             if let Some(piece) = event["choices"][0]["text"].as_str().filter(|piece| !piece.is_empty()) {
+                opening = if times.is_empty() { piece.len() } else { opening };
                 text.push_str(piece);
                 times.push(*at);
             }
         }
-        if times.len() < n_tokens / 2 {
-            bail!("an answer of {n_tokens} tokens came in {} events", times.len());
-        }
+        let (Some(first), Some(last)) = (times.first(), times.last()) else {
+            bail!("an answer of {n_tokens} tokens came without any text");
+        };
+        let mean = client::per_token(*last - *first, n_tokens as u64, opening, text.len());
         let mut gaps: Vec<f64> =
             times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
         gaps.sort_by(f64::total_cmp);
@@ -89,12 +102,35 @@ impl Served {
             .iter()
             .filter_map(|stage| stage["compute_ms"].as_f64())
             .sum();
-        Ok(Answer { text, token_ms: quantile(&gaps, 0.5), compute_ms: compute / n_tokens as f64 })
+        Ok(Answer {
+            text,
+            token_ms: if gaps.is_empty() { 0.0 } else { quantile(&gaps, 0.5) },
+            mean_ms: mean.context("an answer came all at once")?.as_secs_f64() * 1e3,
+            compute_ms: compute / n_tokens as f64,
+        })
+    }
+
+    /// The tokens of a conversation that begins with these words, as the model's template writes them.
+    pub(super) async fn chat_tokens(&self, words: &str) -> anyhow::Result<Vec<Token>> {
+        let chat = json!({ "messages": [{ "role": "user", "content": words }] });
+        let text = http::post(&self.target, "/apply-template", &chat).await?["prompt"].take();
+        let asked = json!({ "content": text, "add_special": false });
+        let found = http::post(&self.target, "/tokenize", &asked).await?;
+        let list = found["tokens"].as_array().context("/tokenize gave no tokens")?;
+        let token = |value: &Value| Some(Token(i32::try_from(value.as_i64()?).ok()?));
+        list.iter().map(token).collect::<Option<Vec<Token>>>().context("/tokenize gave no numbers")
+    }
+
+    /// The text of tokens.
+    pub(super) async fn text(&self, tokens: &[Token]) -> anyhow::Result<String> {
+        let list: Vec<i32> = tokens.iter().map(|token| token.0).collect();
+        let found = http::post(&self.target, "/detokenize", &json!({ "tokens": list })).await?;
+        found["content"].as_str().map(str::to_owned).context("/detokenize gave no text")
     }
 
     /// The front's process and those of its stages.
     pub(super) async fn pids(&self) -> anyhow::Result<Vec<u32>> {
-        let line = http::get(self.address, "/v1/line").await?;
+        let line = http::get(&self.target, "/v1/line").await?;
         let stages = line["stages"].as_array().context("/v1/line names no stages")?;
         stages
             .iter()
@@ -112,8 +148,12 @@ impl Drop for Served {
     }
 }
 
+/// This program, or the `paceline` beside it if this is the project's own benchmark.
 fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("could not find this program's own file")?;
+    if own.file_stem().is_some_and(|name| name != "line-bench") {
+        return Ok(own);
+    }
     Ok(own.with_file_name(format!("paceline{}", std::env::consts::EXE_SUFFIX)))
 }
 

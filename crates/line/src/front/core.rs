@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, SamplerParams, StageIndex, StageState, ToFront, ToStage,
-    Token,
+    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
 use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 use spec::Draft;
@@ -16,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::pulse::Pulse;
 use super::roster::{Action, Roster, SeatState};
-use super::status::{Busy, LineReadiness, LineSnapshot, StageSnapshot};
+use super::status::{Busy, Ledger, LineReadiness, LineSnapshot, StageSnapshot};
 use crate::drafter;
 use crate::task::Task;
 use crate::{greeting, work_link};
@@ -53,6 +52,8 @@ pub(super) struct Core {
     /// Why the line was lost, until it is up again.
     lost: Option<String>,
     busy: Busy,
+    /// Of each stage.
+    ledgers: Vec<Ledger>,
     watchers: Watchers,
 }
 
@@ -77,6 +78,7 @@ impl Core {
             pulse: Pulse::default(),
             lost: None,
             busy: Busy::new(n_stages),
+            ledgers: vec![Ledger::default(); n_stages],
             watchers,
         }
     }
@@ -159,6 +161,7 @@ impl Core {
                 self.roster.handle_fault(from, generation, &plain(&fault.kind), now);
                 self.roster_changed(now);
             }
+            Report::Counters(counters) => self.ledgers[usize::from(from.0)].heard(counters),
             other => self.about_tokens(from, other, now),
         }
     }
@@ -170,7 +173,7 @@ impl Core {
                 let n_rows = progress.timings.first().map_or(0, |timing| timing.batch_rows as usize);
                 self.busy.record(&progress.timings, n_rows, now);
             }
-            Report::State(_) | Report::Closed(_) | Report::Fault(_) => {}
+            Report::State(_) | Report::Counters(_) | Report::Closed(_) | Report::Fault(_) => {}
         }
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
@@ -261,6 +264,7 @@ impl Core {
                 seat: seat.clone(),
                 busy: self.busy.share(stage, now),
                 rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
+                counters: self.ledgers[at].total(),
             });
         }
         LineSnapshot {
@@ -316,6 +320,7 @@ impl Core {
                     work.close("the line is formed anew");
                 }
                 self.work_task = None;
+                self.ledgers.iter_mut().for_each(Ledger::close);
                 if let Some(probe) = self.pulse.line_lost() {
                     self.scheduler.cancel(probe, now);
                 }
@@ -348,7 +353,7 @@ impl Core {
         let last = matches!(event, Event::Done { .. } | Event::Failed(_));
         if self.pulse.is_probe(id) {
             if last {
-                self.pulse.probe_over();
+                self.pulse.probe_over(self.scheduler.wants_probe());
             }
             return;
         }
@@ -380,18 +385,7 @@ impl Core {
 
     /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
-        let request = Request {
-            prompt: vec![Token(0)],
-            sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-            seed: 0,
-            choice: 0,
-            max_tokens: Some(1),
-            ignore_eos: true,
-            top_logprobs: None,
-            namespace: None,
-            prediction: None,
-        };
-        self.pulse.probing(self.scheduler.submit(request, now).ok(), now);
+        self.pulse.probing(self.scheduler.probe(Token(0), now).ok(), now);
     }
 
     /// Whether no client's request is on the line or waits for it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use scheduler::RequestId;
 
-/// An idle line is probed this often. A probe costs one decoded token, so this is about a thousandth of its time.
+/// An idle line is probed this often. A probe costs one window, so this is about a thousandth of its time.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// A probe that takes longer than this makes the line not ready.
 const PROBE_WITHIN: Duration = Duration::from_secs(4);
@@ -30,6 +30,8 @@ pub(super) struct Pulse {
     probe: Option<RequestId>,
     /// When the last one was sent since the line is up.
     probed: Option<Duration>,
+    /// Whether the next one should follow at once, because there is more to learn.
+    more: bool,
     /// Since when the line owes an answer.
     owing: Option<Duration>,
 }
@@ -70,9 +72,10 @@ impl Pulse {
         self.probe == Some(id)
     }
 
-    /// The probe has ended, one way or the other.
-    pub(super) const fn probe_over(&mut self) {
-        self.probe = None;
+    /// The probe has ended, one way or the other. If there is `more` to learn the next one follows as long as nobody
+    /// else uses the line.
+    pub(super) const fn probe_over(&mut self, more: bool) {
+        (self.probe, self.more) = (None, more);
     }
 
     /// Notes whether the line has `work` that it has not answered, and that it has just spoken if `heard`.
@@ -91,6 +94,7 @@ impl Pulse {
             return Some(self.proven.map_or(up, |at| at + PROBE_EVERY));
         };
         Some(match self.proven {
+            Some(at) if at >= probed && self.more => at,
             Some(at) if at >= probed => at + PROBE_EVERY,
             Some(_) | None => probed + PROBE_AGAIN,
         })
@@ -160,7 +164,12 @@ mod tests {
         pulse.probing(Some(PROBE), s(100));
         assert_eq!(pulse.next_deadline(true), None, "one at a time");
         assert!(pulse.prove(s(101)));
-        pulse.probe_over();
+        pulse.probe_over(true);
+        assert_eq!(pulse.next_deadline(true), Some(s(101)), "there is more to learn");
+        assert_eq!(pulse.next_deadline(false), Some(s(115)), "but clients go first");
+        pulse.probing(Some(PROBE), s(101));
+        pulse.prove(s(101));
+        pulse.probe_over(false);
         assert_eq!(pulse.next_deadline(true), Some(s(111)));
         assert_eq!(pulse.next_deadline(false), Some(s(115)), "clients' tokens prove as much");
         assert!(!pulse.prove(s(105)));
@@ -174,7 +183,7 @@ mod tests {
         for (now, probe) in [(s(110), Some(PROBE)), (s(111), None), (s(112), Some(PROBE))] {
             assert!(pulse.due(true, now).probe);
             pulse.probing(probe, now);
-            pulse.probe_over();
+            pulse.probe_over(true);
             assert!(!pulse.due(true, now).probe, "no storm of probes");
         }
     }

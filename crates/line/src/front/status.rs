@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{LayerRange, StageIndex, StageState, StageTiming};
+use protocol::{LayerRange, StageCounters, StageIndex, StageState, StageTiming};
 use scheduler::{SequenceStatus, Stats};
 
 use super::roster::{Seat, SeatState};
@@ -38,6 +38,8 @@ pub struct StageSnapshot {
     pub busy: f32,
     /// Smoothed round trip of its heartbeat.
     pub rtt: Option<Duration>,
+    /// What it has counted since the front's start, as far as it has told.
+    pub counters: StageCounters,
 }
 
 /// Whether the line can answer.
@@ -78,6 +80,44 @@ fn share_done(state: &SeatState) -> f32 {
         SeatState::Away { .. } | SeatState::Linked => 0.0,
         SeatState::Assigned(StageState::Loading { permille, .. }) => f32::from(*permille) / 1000.0,
         SeatState::Assigned(_) => 1.0,
+    }
+}
+
+/// What one stage has counted in all generations together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ledger {
+    /// In generations that are over.
+    before: StageCounters,
+    /// In this one.
+    now: StageCounters,
+}
+
+impl Ledger {
+    /// The stage has told its counters of this generation.
+    pub(super) const fn heard(&mut self, counters: StageCounters) {
+        self.now = counters;
+    }
+
+    /// The generation is over; in the next one the stage counts from zero.
+    pub(super) fn close(&mut self) {
+        self.before = self.total();
+        self.now = StageCounters::default();
+    }
+
+    pub(super) fn total(&self) -> StageCounters {
+        let Self { before, now } = self;
+        // A stage says what it likes: nonsense must not end the front.
+        let sum = u64::saturating_add;
+        StageCounters {
+            calls: sum(before.calls, now.calls),
+            rows: sum(before.rows, now.rows),
+            windows: sum(before.windows, now.windows),
+            chunks: sum(before.chunks, now.chunks),
+            stale_windows: sum(before.stale_windows, now.stale_windows),
+            stale_rows: sum(before.stale_rows, now.stale_rows),
+            passed_over: sum(before.passed_over, now.passed_over),
+            wasted_rows: sum(before.wasted_rows, now.wasted_rows),
+        }
     }
 }
 
@@ -127,6 +167,21 @@ impl Busy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_go_on_where_the_last_generation_stopped() {
+        let rows = |rows| StageCounters { rows, ..StageCounters::default() };
+        let mut ledger = Ledger::default();
+        ledger.heard(rows(3));
+        ledger.heard(rows(5));
+        assert_eq!(ledger.total(), rows(5));
+        ledger.close();
+        assert_eq!(ledger.total(), rows(5));
+        ledger.heard(rows(2));
+        assert_eq!(ledger.total(), rows(7));
+        ledger.heard(rows(u64::MAX));
+        assert_eq!(ledger.total(), rows(u64::MAX));
+    }
 
     #[test]
     fn a_stage_is_as_busy_as_its_share_of_the_last_span() {

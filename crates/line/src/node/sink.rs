@@ -73,7 +73,7 @@ mod tests {
         let chunk = Work::Chunk(Chunk { seq, base: Position(0), tokens: vec![Token(1)] });
         sink.forward(Frame::new(chunk.clone()));
         sink.forward(Frame::new(chunk));
-        sink.forward(Frame::new(Work::Close(Close { seq })));
+        sink.forward(Frame::new(Work::Close(Close { seq, inputs: Position(0) })));
         for expected in [Some(seq), None] {
             let Report::Fault(fault) = reported(&mut reports).await else { panic!("no fault") };
             assert_eq!(fault.seq, expected);

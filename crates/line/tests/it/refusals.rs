@@ -116,7 +116,8 @@ async fn a_peer_that_says_something_else_is_told_so() {
         if !first {
             send(&sender, &control(0));
         }
-        sender.send(u64::MAX, bytes::Bytes::from_static(b"\x01\x00rubbish"), bytes::Bytes::new()).unwrap();
+        let rubbish = [&PROTOCOL_VERSION.to_le_bytes()[..], b"rubbish"].concat();
+        sender.send(u64::MAX, rubbish.into(), bytes::Bytes::new()).unwrap();
         let end = async {
             loop {
                 if let Err(end) = receiver.recv().await {

@@ -3,6 +3,7 @@
 
 mod architectures;
 mod engine;
+mod exact;
 mod models;
 mod support;
 mod vocab;

@@ -9,7 +9,7 @@ use crate::support::{GEMMA3, Line, SMOLLM2, argmax, cut, difference, model, span
 const TEXT: &str = "The history of the steam engine begins in the first century AD, when Hero of Alexandria described \
     the aeolipile, a hollow ball that turned when it was heated. It was a toy. ";
 
-fn prompt(name: &str, n: usize) -> Vec<i32> {
+pub(crate) fn prompt(name: &str, n: usize) -> Vec<i32> {
     let vocab = Vocab::load(&model(name)).unwrap();
     let tokens = vocab.tokenize(&TEXT.repeat(8), true, false).unwrap();
     assert!(tokens.len() >= n, "the text has {} tokens", tokens.len());

@@ -59,8 +59,13 @@ impl Line {
 
     /// Cuts slot 0 on every stage.
     pub(crate) fn truncate(&mut self, len: usize) {
+        self.cut(0, len);
+    }
+
+    /// Cuts a slot on every stage.
+    pub(crate) fn cut(&mut self, slot: u16, len: usize) {
         for engine in &mut self.engines {
-            engine.truncate(Slot(0), Position(len as u32)).expect("plain attention can be cut anywhere");
+            engine.truncate(Slot(slot), Position(len as u32)).expect("plain attention can be cut anywhere");
         }
     }
 }

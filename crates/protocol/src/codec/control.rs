@@ -6,7 +6,7 @@ use super::work::{get_timings, get_verdict, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, LayerRange, ModelId, NodeId, Progress,
-    Report, RowDtype, StageState, ToFront, ToStage, limits,
+    Report, RowDtype, StageCounters, StageState, ToFront, ToStage, limits,
 };
 
 pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
@@ -178,7 +178,35 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             w.option(fault.seq.as_ref(), |w, seq| w.u64(seq.0));
             put_fault(w, &fault.kind);
         }
+        Report::Counters(counters) => {
+            w.u8(5);
+            put_counters(w, counters);
+        }
     }
+}
+
+fn put_counters(w: &mut Writer<'_>, v: &StageCounters) {
+    w.u64(v.calls);
+    w.u64(v.rows);
+    w.u64(v.windows);
+    w.u64(v.chunks);
+    w.u64(v.stale_windows);
+    w.u64(v.stale_rows);
+    w.u64(v.passed_over);
+    w.u64(v.wasted_rows);
+}
+
+fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
+    Ok(StageCounters {
+        calls: r.u64("counters.calls")?,
+        rows: r.u64("counters.rows")?,
+        windows: r.u64("counters.windows")?,
+        chunks: r.u64("counters.chunks")?,
+        stale_windows: r.u64("counters.stale_windows")?,
+        stale_rows: r.u64("counters.stale_rows")?,
+        passed_over: r.u64("counters.passed_over")?,
+        wasted_rows: r.u64("counters.wasted_rows")?,
+    })
 }
 
 pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
@@ -195,6 +223,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
         4 => {
             Report::Fault(Fault { seq: r.option("fault.seq", |r| r.seq("fault.seq"))?, kind: get_fault(r)? })
         }
+        5 => Report::Counters(get_counters(r)?),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

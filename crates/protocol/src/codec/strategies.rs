@@ -8,8 +8,8 @@ use crate::{
     Assign, Chunk, Close, Command, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
     Generation, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, Open,
     PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
-    SamplerParams, SeqId, StageIndex, StageState, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
-    Verdict, Window, WindowId, Work, XtcParams, limits,
+    SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront, ToStage, Token,
+    TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -165,7 +165,7 @@ fn work() -> impl Strategy<Value = Work> {
         3 => window().prop_map(Work::Window),
         1 => fork.prop_map(Work::Fork),
         1 => (seq(), place()).prop_map(|(seq, len)| Work::Park(Park { seq, len })),
-        1 => seq().prop_map(|seq| Work::Close(Close { seq })),
+        1 => (seq(), place()).prop_map(|(seq, inputs)| Work::Close(Close { seq, inputs })),
     ]
 }
 
@@ -283,6 +283,21 @@ fn fault_kind() -> impl Strategy<Value = FaultKind> {
     ]
 }
 
+fn counters() -> impl Strategy<Value = StageCounters> {
+    any::<[u64; 8]>().prop_map(
+        |[calls, rows, windows, chunks, stale_windows, stale_rows, passed_over, wasted_rows]| StageCounters {
+            calls,
+            rows,
+            windows,
+            chunks,
+            stale_windows,
+            stale_rows,
+            passed_over,
+            wasted_rows,
+        },
+    )
+}
+
 pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
     let report = prop_oneof![
         state().prop_map(Report::State),
@@ -294,6 +309,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         })),
         seq().prop_map(Report::Closed),
         (option::of(seq()), fault_kind()).prop_map(|(seq, kind)| Report::Fault(Fault { seq, kind })),
+        counters().prop_map(Report::Counters),
     ];
     (stage(), generation(), report).prop_map(|(from, generation, report)| ToFront {
         from,

@@ -189,7 +189,7 @@ fn contradictions_within_a_message_are_refused() {
         field(frame(Work::Window(window(0, &[1, 2])), Some(rows.clone()), Vec::new())),
         "frame.rows.n_rows"
     );
-    let close = Work::Close(Close { seq: SeqId(1) });
+    let close = Work::Close(Close { seq: SeqId(1), inputs: Position(0) });
     assert_eq!(field(frame(close.clone(), Some(rows), Vec::new())), "frame.rows.n_rows");
     assert_eq!(field(frame(close, None, vec![StageTiming::default()])), "frame.timings");
 }

@@ -9,8 +9,8 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict, Window, Work,
-    limits,
+    Chunk, Close, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict, Window,
+    Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -79,6 +79,7 @@ fn put_work(w: &mut Writer<'_>, v: &Work) {
         Work::Close(close) => {
             w.u8(5);
             w.u64(close.seq.0);
+            w.place(close.inputs);
         }
     }
 }
@@ -93,7 +94,7 @@ fn get_work(r: &mut Reader<'_>) -> Result<Work, DecodeError> {
         2 => Work::Window(get_window(r)?),
         3 => Work::Fork(get_fork(r)?),
         4 => Work::Park(Park { seq: r.seq("park.seq")?, len: r.place("park.len")? }),
-        5 => Work::Close(Close { seq: r.seq("close.seq")? }),
+        5 => Work::Close(Close { seq: r.seq("close.seq")?, inputs: r.place("close.inputs")? }),
         tag => return Err(DecodeError::UnknownTag { field: "work", tag }),
     })
 }

@@ -481,3 +481,63 @@ fn nobody_hears_of_requests_without_room_for_a_guess_and_all_end_with_the_line()
     front.scheduler.line_lost("test");
     assert!(front.outputs().contains(&"r1 no longer drafted".to_owned()));
 }
+
+/// The probe's window, and whether another one is wanted after a verdict on it that says so many rows.
+fn probe(front: &mut Front, seq: u64, n_rows: u32) -> (String, bool) {
+    front.scheduler.probe(Token(0), front.now).expect("the line is idle");
+    let outputs = front.outputs();
+    let timings = vec![StageTiming { queue_us: 0, compute_us: 10 * n_rows, batch_rows: n_rows }; 3];
+    let verdict = Verdict { timings, ..verdict(seq, 0, 0, 7, (n_rows == 1).then_some(End::Limit)) };
+    front.report(2, Report::Verdict(Box::new(verdict))).expect("an honest verdict");
+    let after = front.outputs();
+    assert!(after.iter().any(|line| line.ends_with("done: Length")), "one verdict is enough: {after:?}");
+    front.closed(seq).expect("it is over");
+    (outputs.last().expect("a window went out").clone(), front.scheduler.wants_probe())
+}
+
+#[test]
+fn each_probe_has_a_width_that_nobody_knows() {
+    let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
+    assert!(front.scheduler.wants_probe());
+    for (seq, width) in [1, 2, 3, 4, 6, 8, 12, 16].into_iter().enumerate() {
+        let (window, more) = probe(&mut front, seq as u64, width);
+        let rows = vec!["0"; width as usize].join(", ");
+        assert_eq!(window, format!("s{seq} window 0 at 0 [{rows}]"));
+        assert_eq!(more, width < 16);
+    }
+    assert_eq!(probe(&mut front, 8, 1).0, "s8 window 0 at 0 [0]", "now they only prove that the line lives");
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.drafted, stats.windows), (0, 0), "probes guess nothing");
+}
+
+#[test]
+fn a_probe_that_is_lost_leaves_no_trace_in_the_figures() {
+    let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
+    front.scheduler.probe(Token(0), front.now).expect("the line is idle");
+    front.scheduler.line_lost("test");
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.live_windows, stats.stale_windows, stats.loops.windows), (0, 0, 0, 0));
+}
+
+#[test]
+fn windows_that_nobody_waits_for_any_more_count_as_stale() {
+    let mut front = Front::new(config());
+    let id = front.submit(request(1, None)).unwrap();
+    front.cancel(id);
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.windows, stats.live_windows, stats.stale_windows), (1, 0, 1));
+}
+
+#[test]
+fn nothing_is_measured_where_nothing_is_guessed_or_stages_say_nothing() {
+    assert!(!Front::new(config()).scheduler.wants_probe());
+    let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
+    for seq in 0..8 {
+        assert!(front.scheduler.wants_probe());
+        front.scheduler.probe(Token(0), front.now).unwrap();
+        let silent = Verdict { timings: Vec::new(), ..verdict(seq, 0, 0, 7, Some(End::Limit)) };
+        front.report(2, Report::Verdict(Box::new(silent))).unwrap();
+        front.closed(seq).unwrap();
+    }
+    assert!(!front.scheduler.wants_probe(), "no storm of probes");
+}

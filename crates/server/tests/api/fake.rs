@@ -8,12 +8,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
-use protocol::{StageTiming, Token, TokenLogprobs};
-use scheduler::{Event, Finish, Refusal, Request, RequestId, Timings};
+use protocol::{StageCounters, StageTiming, Token, TokenLogprobs};
+use scheduler::{Event, Finish, InFlight, Refusal, Request, RequestId, Timings};
 use serde_json::Value;
 use server::{
-    Api, ApiConfig, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, StageStatus, Submission,
-    Submitting, Tokenizer, router,
+    Api, ApiConfig, DepthStatus, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, SourceStatus,
+    StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus, router,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -123,6 +123,7 @@ impl Line for FakeLine {
                     reason: None,
                     busy: 0.5,
                     rtt_ms: None,
+                    work: work(),
                 },
                 StageStatus {
                     address: "127.0.0.1:7411".into(),
@@ -132,6 +133,7 @@ impl Line for FakeLine {
                     reason: Some("no heartbeat for 1 s".into()),
                     busy: 0.0,
                     rtt_ms: Some(0.25),
+                    work: WorkStatus::default(),
                 },
             ],
             sequences: vec![SequenceStatus {
@@ -142,12 +144,43 @@ impl Line for FakeLine {
                 generated_tokens: 3,
             }],
             windows_in_flight: 2,
+            windows: WindowStatus {
+                sent: 12,
+                live: 7,
+                stale: 3,
+                in_flight_mean: 1.5,
+                in_flight_max: 4,
+                epochs: 1,
+            },
+            loop_ms: 1.5,
+            ideal_ms: 1.25,
             agreement: BTreeMap::from([("suffix".into(), 0.75)]),
+            sources: BTreeMap::from([("suffix".into(), suffix())]),
             stale_share: 0.25,
             queue: 1,
             mode: "direct".into(),
         }
     }
+}
+
+fn work() -> WorkStatus {
+    StageCounters {
+        calls: 10,
+        rows: 40,
+        windows: 9,
+        chunks: 1,
+        stale_windows: 2,
+        stale_rows: 4,
+        passed_over: 1,
+        wasted_rows: 8,
+    }
+    .into()
+}
+
+fn suffix() -> SourceStatus {
+    let near = DepthStatus { proposed: 4, accepted: 3 };
+    let far = DepthStatus { proposed: 2, accepted: 1 };
+    SourceStatus { proposed: 6, accepted: 4, by_depth: vec![near, far] }
 }
 
 /// Tokens 0 to 255 are bytes, 256 is `<s>`, 257 is `</s>`.
@@ -238,8 +271,12 @@ pub(crate) fn done(finish: Finish, generated: u32) -> Event {
         drafted: 6,
         accepted: 3,
         windows: 5,
+        live_windows: 4,
         stale_windows: 1,
+        epochs: 1,
+        in_flight: InFlight { most: 3, sum_us: 250, time_us: 100 },
         loop_time: Duration::from_micros(1500),
+        ideal_time: Duration::from_micros(1250),
         stages: vec![stage(1000), stage(2000)],
         ..Timings::default()
     };

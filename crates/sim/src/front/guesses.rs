@@ -179,7 +179,8 @@ impl Guesses {
             self.sent.push_back(Sent::Hint(Hint::Drop { seq }));
         }
         self.closing.push(seq);
-        self.send(Work::Close(Close { seq }));
+        let n_committed = running.pipeline.committed().len();
+        self.send(Work::Close(Close { seq, inputs: Position(n_committed as u32 - 1) }));
         self.stories.ended(running.request, ending);
     }
 
@@ -245,7 +246,7 @@ impl Front for Guesses {
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
         match report {
-            Report::State(_) => Ok(()),
+            Report::State(_) | Report::Counters(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
             Report::Progress(progress) => {
                 let Some(running) = self.running.get_mut(&progress.seq) else {

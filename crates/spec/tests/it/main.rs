@@ -2,5 +2,6 @@
 
 mod late;
 mod random;
+mod stubborn;
 mod table;
 mod tail;

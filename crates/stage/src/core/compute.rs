@@ -190,10 +190,6 @@ impl StageCore {
         if let Phase::Running(running) = &mut sequence.phase {
             running.advance(span.base, span.n_rows, self.shape.rewind);
         }
-        if sequence.given_up {
-            // Rows of a stale window are counted when they are cut, but nothing of this one is cut any more.
-            self.stats.wasted_rows += span.n_rows as u64;
-        }
         !sequence.is_unwanted(&item.frame.work)
     }
 
@@ -215,9 +211,6 @@ impl StageCore {
             Work::Window(window) => {
                 let logits = |row: usize| engine.logits(first_row + row);
                 let mut verdict = tail.judge(window, &self.shape.end_tokens, logits);
-                if verdict.ended.is_some() {
-                    self.stats.wasted_rows += (window.tokens.len() - verdict.tokens.len()) as u64;
-                }
                 verdict.timings = timings;
                 Report::Verdict(Box::new(verdict))
             }

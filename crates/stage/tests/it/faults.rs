@@ -36,7 +36,7 @@ pub(crate) fn window(epoch: u32, base: u32, ids: &[i32]) -> Frame {
 }
 
 pub(crate) fn close(seq: SeqId) -> Frame {
-    Frame::new(Work::Close(Close { seq }))
+    Frame::new(Work::Close(Close { seq, inputs: Position(0) }))
 }
 
 pub(crate) fn fork() -> Frame {

@@ -100,7 +100,10 @@ impl Front {
             if self.manner.hints {
                 self.hint(line, rng, Hint::Drop { seq });
             }
-            line.send(Frame::new(Work::Close(Close { seq })));
+            line.send(Frame::new(Work::Close(Close {
+                seq,
+                inputs: Position(self.committed.len() as u32 - 1),
+            })));
             self.phase = Phase::Closing;
             return true;
         }

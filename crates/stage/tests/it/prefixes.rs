@@ -56,7 +56,7 @@ fn park(seq: SeqId, len: usize) -> Frame {
 }
 
 fn close(seq: SeqId) -> Frame {
-    frame(Work::Close(Close { seq }))
+    frame(Work::Close(Close { seq, inputs: Position(0) }))
 }
 
 /// The four tokens that follow the prompt, of which those before `start` are said to be there.

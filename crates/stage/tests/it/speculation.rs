@@ -96,6 +96,9 @@ proptest! {
         prop_assert!(stats.iter().all(|stats| stats.faults == 0));
         if scenario.manner.cancel == 0 {
             prop_assert_eq!(whole as u64, scenario.n_sequences);
+            // Each certain input was computed once by every stage: all other rows were for nothing.
+            let useful = stats[0].rows - stats[0].wasted_rows;
+            prop_assert!(stats.iter().all(|stats| stats.rows - stats.wasted_rows == useful), "{:?}", stats);
         }
     }
 }

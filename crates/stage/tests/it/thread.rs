@@ -22,6 +22,7 @@ const SEQ: SeqId = SeqId(1);
 struct Ends {
     next: Option<Handle>,
     reports: Sender<Report>,
+    counters: Sender<Report>,
 }
 
 impl Sink for Ends {
@@ -32,8 +33,9 @@ impl Sink for Ends {
     }
 
     fn report(&self, report: Report) {
-        // The test may have ended already.
-        let _ = self.reports.send(report);
+        let to = if matches!(report, Report::Counters(_)) { &self.counters } else { &self.reports };
+        // The test may have ended already, or not listen.
+        let _ = to.send(report);
     }
 }
 
@@ -43,7 +45,7 @@ fn spawn(
     next: Option<Handle>,
 ) -> (EngineThread, Receiver<Report>) {
     let (reports, heard) = channel();
-    let sink = Box::new(Ends { next, reports });
+    let sink = Box::new(Ends { next, reports, counters: channel().0 });
     let config = Config { row_dtype: dtype, prefix_bytes: 1 << 20 };
     (EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread"), heard)
 }
@@ -89,7 +91,7 @@ fn decode(line: &Handle, reports: &Receiver<Report>, limit: u32) -> Vec<Token> {
         match reports.recv_timeout(DEADLINE).expect("a report in time") {
             Report::Verdict(verdict) => {
                 text.extend(&verdict.tokens);
-                let close = Work::Close(Close { seq: SEQ });
+                let close = Work::Close(Close { seq: SEQ, inputs: Position(0) });
                 let next = match verdict.ended {
                     Some(_) => Frame::new(close),
                     None => window(verdict.base.0 + 1, verdict.tokens[0]),
@@ -119,6 +121,29 @@ fn lines_of_any_length_decode_the_same_text() {
             assert_eq!((stats.windows, stats.chunks, stats.faults), (47, 1, 0));
         }
     }
+}
+
+#[test]
+fn counters_are_told_when_the_last_sequence_has_ended_and_not_again() {
+    let ((reports, verdicts), (counters, heard)) = (channel(), channel());
+    let engine = NullEngine::new(NullEngine::shape(0, 1, 8, 4), CallTime::default());
+    let sink = Box::new(Ends { next: None, reports, counters });
+    let config = Config { row_dtype: RowDtype::F32, prefix_bytes: 0 };
+    let thread = EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread");
+    for _ in 0..2 {
+        decode(&thread.handle(), &verdicts, 50);
+    }
+    let last = thread.handle();
+    let mut told = Vec::new();
+    // A hint of an unknown sequence wakes the thread, which has nothing to add.
+    last.hint(Hint::Drop { seq: SeqId(99) });
+    while told.last() != Some(&94) {
+        let Ok(Report::Counters(counters)) = heard.recv_timeout(DEADLINE) else { panic!("no counters") };
+        told.push(counters.windows);
+    }
+    drop(thread);
+    assert_eq!(heard.iter().count(), 0, "nothing new");
+    assert!(told.is_sorted() && told.contains(&47), "{told:?}");
 }
 
 #[test]
@@ -211,7 +236,7 @@ fn a_full_inbox_refuses_and_never_waits() {
     assert!(matches!(report, Report::Verdict(_)), "{report:?}");
     let report = reports.recv_timeout(DEADLINE).expect("a fault in time");
     assert!(matches!(&report, Report::Fault(Fault { kind: FaultKind::Diverged { .. }, .. })), "{report:?}");
-    handle.frame(Frame::new(Work::Close(Close { seq: SEQ }))).expect("there is room");
+    handle.frame(Frame::new(Work::Close(Close { seq: SEQ, inputs: Position(0) }))).expect("there is room");
     assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)));
 }
 

@@ -1,0 +1,57 @@
+//! The front's own requests: one window each, to see that the line answers and to learn how long a width takes.
+
+use std::time::Duration;
+
+use protocol::{SamplerParams, Token};
+use spec::{Filler, Sources, Speculate};
+
+use crate::{Refusal, Request, RequestId, Scheduler};
+
+/// Probes that teach nothing before no more are wanted: stages may share a probe's call with a client that came
+/// meanwhile, but that they never say how long they took would be their fault.
+const MOST_VAIN: u32 = 8;
+
+impl Scheduler {
+    /// Sends a token of the front's own around the line, to see that one passes. Where guesses are wanted its window
+    /// has a width whose time nobody knows yet, so that the controller knows what it chooses from before the first
+    /// client comes: see [`Scheduler::wants_probe`]. It ends with the first verdict.
+    ///
+    /// # Errors
+    /// As [`Scheduler::submit`].
+    pub fn probe(&mut self, token: Token, now: Duration) -> Result<RequestId, Refusal> {
+        let width = self.unknown_width().unwrap_or(1);
+        let request = Request {
+            prompt: vec![token],
+            sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
+            seed: 0,
+            choice: 0,
+            max_tokens: Some(width),
+            ignore_eos: true,
+            top_logprobs: None,
+            namespace: None,
+            prediction: None,
+        };
+        self.take(request, vec![Box::new(Filler)], Some(width), now)
+    }
+
+    /// Whether a probe would teach how long windows of some width take. Each probe answers for one width, so a line
+    /// that came up wants eight of them; nobody has to wait for them.
+    #[must_use]
+    pub fn wants_probe(&self) -> bool {
+        self.unknown_width().is_some()
+    }
+
+    fn unknown_width(&self) -> Option<u32> {
+        let Speculate { sources, reach } = &self.config.speculate;
+        let is_free = *sources != Sources::Off && reach.width.is_none();
+        // The window and the token of the prompt must fit.
+        let most = reach.max_width.min(self.config.context.saturating_sub(1));
+        self.pace.unknown_width(most).filter(|_| is_free && self.vain_probes < MOST_VAIN)
+    }
+
+    /// A probe has come back, computed by the first stage in a call of so many rows.
+    pub(crate) fn note_probe(&mut self, n_rows: u32) {
+        let taught = n_rows > 0 && self.unknown_width() != Some(n_rows);
+        self.vain_probes = if taught { 0 } else { self.vain_probes + 1 };
+    }
+}
