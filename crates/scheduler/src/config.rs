@@ -35,6 +35,8 @@ pub struct Config {
     pub queue_timeout: Duration,
     /// Tokens of parked prefixes that the line keeps at most; 0 keeps none.
     pub prefix_tokens: u64,
+    /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
+    pub copies_prefixes: bool,
     /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
     /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
     pub speculate: Speculate,
@@ -55,6 +57,7 @@ impl Config {
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
             prefix_tokens: 0,
+            copies_prefixes: true,
             speculate: Speculate::off(),
         }
     }

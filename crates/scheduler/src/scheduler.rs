@@ -318,7 +318,8 @@ impl Scheduler {
         let n_cached = hit.map_or(0, |hit| hit.len as u32);
         self.emit(id, Event::Started { cached: n_cached, queued: now.saturating_sub(since) });
         self.stats.reused_tokens += u64::from(n_cached);
-        let reuse = hit.map(|hit| Reuse { prefix: hit.prefix, keep: !hit.is_whole });
+        let copies = self.config.copies_prefixes;
+        let reuse = hit.map(|hit| Reuse { prefix: hit.prefix, keep: copies && !hit.is_whole });
         if let Some(Reuse { prefix, keep: false }) = reuse {
             self.prefixes.remove(prefix);
         }

@@ -135,6 +135,7 @@ pub fn run(plan: &Plan) -> Outcome {
             config.queue_timeout = scenario.queue_timeout;
             config.speculate = scenario.speculate.clone();
             config.prefix_tokens = scenario.prefix_tokens;
+            config.copies_prefixes = scenario.prefix_bytes > 0;
             let front = Requests::new(config, limits, asks, stories, random.fork());
             drive(front, plan, &scenario, random)
         }
