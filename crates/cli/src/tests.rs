@@ -152,10 +152,7 @@ fn reserved_names_say_that_they_come_later() {
     for words in lines {
         refused(parse(words), "later version");
     }
-    let flags = ["--kv-type q8_0", "--queue 9", "--grace 1s"];
-    for flag in flags {
-        refused(parse(&format!("serve m {flag}")), "later version");
-    }
+    refused(serve("m --grace 1s"), "later version");
 }
 
 #[test]

@@ -109,6 +109,12 @@ pub enum Hint {
         /// Which one.
         seq: SeqId,
     },
+    /// The first stage shall take windows of so many sequences at most into one call, so that the other stages have
+    /// something to do meanwhile.
+    Together {
+        /// At least 1.
+        sequences: u16,
+    },
 }
 
 /// What a stage tells the front.

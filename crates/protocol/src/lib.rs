@@ -25,5 +25,6 @@ pub use ids::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, SeqId, S
 pub use rows::{RowDtype, RowError, Rows};
 pub use sampling::{DryParams, Mirostat, SamplerParams, XtcParams};
 pub use work::{
-    Chunk, Close, End, Fork, Frame, Open, Park, Reuse, StageTiming, TokenLogprobs, Verdict, Window, Work,
+    Chunk, Close, Company, End, Fork, Frame, Open, Park, Reuse, StageTiming, TokenLogprobs, Verdict, Window,
+    Work,
 };

@@ -11,13 +11,53 @@ pub struct Frame {
     pub rows: Option<Rows>,
     /// What the stages passed so far measured, stage 0 first; only on chunks and windows.
     pub timings: Vec<StageTiming>,
+    /// Whether it was computed together with others.
+    pub company: Company,
 }
 
 impl Frame {
     /// A frame as the front sends it: no rows, no timings.
     #[must_use]
     pub const fn new(work: Work) -> Self {
-        Self { work, rows: None, timings: Vec::new() }
+        Self { work, rows: None, timings: Vec::new(), company: Company::Alone }
+    }
+}
+
+/// Windows that one call computed travel together, so that the next call can take them together again: whoever gets
+/// the first waits for the others before it computes. All of them have been sent when the first one arrives.
+///
+/// Only a matter of speed: over any number of groups, as many windows follow as were announced, in whatever order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Company {
+    /// It belongs to no group.
+    #[default]
+    Alone,
+    /// The first of a group; so many others follow, 1 to [`limits::MAX_SLOTS`](crate::limits::MAX_SLOTS).
+    Leads(u16),
+    /// One of the others.
+    Follows,
+}
+
+impl Company {
+    /// Marks what goes out together, in the order given. One alone is not a group.
+    pub fn form<'a>(members: impl IntoIterator<Item = &'a mut Self>) {
+        let mut members = members.into_iter();
+        let Some(first) = members.next() else { return };
+        let others = members.map(|member| *member = Self::Follows).count();
+        *first = match u16::try_from(others) {
+            Ok(0) | Err(_) => Self::Alone,
+            Ok(n) => Self::Leads(n),
+        };
+    }
+
+    /// What it adds to the number of windows that are still to come.
+    #[must_use]
+    pub const fn awaited(self) -> i32 {
+        match self {
+            Self::Alone => 0,
+            Self::Leads(n) => n as i32,
+            Self::Follows => -1,
+        }
     }
 }
 
@@ -178,6 +218,8 @@ pub struct Verdict {
     pub mu: Option<f32>,
     /// What each stage measured on the window, stage 0 first.
     pub timings: Vec<StageTiming>,
+    /// Whether it was checked together with others.
+    pub company: Company,
 }
 
 /// Why the tail ended a sequence.

@@ -7,6 +7,7 @@
 mod config;
 mod drafting;
 mod fault;
+mod groups;
 mod prefixes;
 mod probe;
 mod request;

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{
-    Close, End, Fault, FaultKind, Frame, Hint, Open, Park, Position, Progress, Report, Reuse, SeqId,
+    Close, Company, End, Fault, FaultKind, Frame, Hint, Open, Park, Position, Progress, Report, Reuse, SeqId,
     StageIndex, Token, Verdict, Work, limits,
 };
 use spec::{Draft, Line, Pace, Proposer};
 
+use crate::groups::{self, Load};
 use crate::prefixes::Prefixes;
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
@@ -46,6 +47,12 @@ pub struct Scheduler {
     prefixes: Prefixes,
     /// How fast the line is.
     pub(crate) pace: Pace,
+    /// Verdicts still to come of groups whose first ones are here, see [`Company`]; below 0 while others came first.
+    awaited: i32,
+    /// Sequences whose verdicts are here and whose next windows go out with those of the rest of their group.
+    answered: Vec<SeqId>,
+    /// How many sequences the first stage may take together, as it was told, and for what that was found.
+    together: (u32, Option<Load>),
     /// Probes in a row that taught nothing.
     pub(crate) vain_probes: u32,
     /// The sequences of requests that are not over.
@@ -91,6 +98,9 @@ impl Scheduler {
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
             vain_probes: 0,
+            awaited: 0,
+            answered: Vec::new(),
+            together: (u32::MAX, None),
             config,
             queue: VecDeque::new(),
             sequences: BTreeMap::new(),
@@ -194,6 +204,9 @@ impl Scheduler {
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
         self.vain_probes = 0;
+        self.awaited = 0;
+        self.answered.clear();
+        self.together = (u32::MAX, None);
     }
 
     /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
@@ -213,7 +226,14 @@ impl Scheduler {
         }
         match report {
             Report::State(_) | Report::Counters(_) => Ok(()),
-            Report::Verdict(verdict) => self.handle_verdict(*verdict, now),
+            Report::Verdict(verdict) => {
+                self.awaited += verdict.company.awaited();
+                let result = self.handle_verdict(*verdict, now);
+                if self.awaited <= 0 {
+                    self.answer(now);
+                }
+                result
+            }
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
             Report::Fault(fault) => self.handle_fault(from, &fault, now),
@@ -369,6 +389,45 @@ impl Scheduler {
         self.tell_drafter(seq);
     }
 
+    /// Sends what follows on the verdicts of a group: a window of each sequence, as a group again, and then the rest.
+    fn answer(&mut self, now: Duration) {
+        let answered = std::mem::take(&mut self.answered);
+        if answered.is_empty() {
+            return;
+        }
+        self.tell_together();
+        let first = self.outputs.len();
+        let more: Vec<SeqId> = answered.into_iter().filter(|&seq| self.send_next(seq, now)).collect();
+        Company::form(self.outputs.iter_mut().skip(first).filter_map(|output| match output {
+            Output::Work(frame) if matches!(frame.work, Work::Window(_)) => Some(&mut frame.company),
+            _ => None,
+        }));
+        for seq in more {
+            self.send_all(seq, now);
+        }
+    }
+
+    /// Tells the first stage how many sequences it should take together, if that has changed.
+    fn tell_together(&mut self) {
+        let running = || self.sequences.values().filter_map(Sequence::plan);
+        let sequences = running().count() as u32;
+        let depth = running().map(|plan| f64::from(plan.depth)).sum::<f64>() / f64::from(sequences.max(1));
+        let width = running().map(|plan| plan.width).max().unwrap_or(1);
+        let load = Load { sequences, depth, width };
+        // What was measured changes slowly; what runs changes at once.
+        let (told, found_for) = self.together;
+        if found_for == Some(load) && !self.stats.loops.windows.is_multiple_of(32) {
+            return;
+        }
+        let size = groups::together(load, told, &self.pace);
+        self.together.1 = Some(load);
+        if size != told.min(sequences) {
+            self.together.0 = size;
+            let sequences = u16::try_from(size).unwrap_or(u16::MAX);
+            self.outputs.push_back(Output::Hint(Hint::Together { sequences }));
+        }
+    }
+
     fn tell_drafter(&mut self, seq: SeqId) {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         if let Some(change) = sequence.text_change() {
@@ -403,8 +462,11 @@ impl Scheduler {
             self.note_probe(verdict.timings.first().map_or(0, |timing| timing.batch_rows));
         } else {
             self.stats.loops.add(answered.under_way, &verdict.timings);
-            // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-            self.send_all(seq, now);
+            self.answered.push(seq);
+            if self.awaited <= 0 {
+                // The next windows go out before anyone looks at the tokens: the line must not wait for that.
+                self.answer(now);
+            }
         }
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
         match verdict.ended {

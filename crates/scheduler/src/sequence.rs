@@ -257,6 +257,14 @@ impl Sequence {
         }
     }
 
+    /// How far it guesses, while it decodes.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        match &self.phase {
+            Phase::Decode(speculation) => Some(speculation.plan()),
+            Phase::Prefill { .. } | Phase::Closing { .. } => None,
+        }
+    }
+
     /// What it was opened for.
     pub(crate) const fn asked(&self) -> &Request {
         &self.asked

@@ -38,13 +38,14 @@ impl Known {
 
     /// Hints about sequences that are not open here mean nothing.
     pub(crate) fn hear_hint(&mut self, hint: Hint) {
-        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
+        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint else { return };
         if !self.now.open.contains(&seq) {
             return;
         }
         match hint {
             Hint::Advance { seq, epoch } => self.hear_epoch(seq, epoch),
             Hint::Drop { seq } => self.hear_end(seq),
+            Hint::Together { .. } => {}
         }
     }
 

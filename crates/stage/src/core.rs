@@ -66,6 +66,10 @@ pub struct StageCore {
     outputs: VecDeque<Output>,
     stats: Stats,
     load: Load,
+    /// Windows still to come of groups whose first ones are here, see [`Company`]; below 0 while others came first.
+    awaited: i32,
+    /// Sequences whose windows the first stage may take into one call.
+    together: usize,
     /// Frames heard so far.
     arrivals: u64,
     /// Calls given out so far.
@@ -91,6 +95,8 @@ impl StageCore {
             outputs: VecDeque::new(),
             stats: Stats::default(),
             load: Load::default(),
+            awaited: 0,
+            together: usize::MAX,
             arrivals: 0,
             calls: 0,
             era: 0,
@@ -138,17 +144,24 @@ impl StageCore {
     pub fn handle_frame(&mut self, frame: Frame, now: Duration) {
         let seq = frame.work.seq();
         self.arrivals += 1;
+        self.awaited += frame.company.awaited();
         self.take_in(Item { seq, frame, arrived: now, order: self.arrivals });
     }
 
-    /// A hint has arrived. It may save work and changes nothing else; of an unknown sequence it means nothing.
+    /// A hint has arrived. It may save work or time and changes nothing else; of an unknown sequence it means nothing.
     pub fn handle_hint(&mut self, hint: Hint) {
-        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         match hint {
-            Hint::Advance { epoch, .. } => sequence.newest = sequence.newest.max(epoch),
-            Hint::Drop { .. } => sequence.given_up = true,
+            Hint::Advance { seq, epoch } => {
+                self.tell(seq, |sequence| sequence.newest = sequence.newest.max(epoch));
+            }
+            Hint::Drop { seq } => self.tell(seq, |sequence| sequence.given_up = true),
+            Hint::Together { sequences } => self.together = usize::from(sequences.max(1)),
         }
+    }
+
+    fn tell(&mut self, seq: SeqId, hint: impl FnOnce(&mut Sequence)) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        hint(sequence);
         self.settle(seq);
     }
 
@@ -165,6 +178,8 @@ impl StageCore {
         self.policy = Policy::default();
         self.outputs.clear();
         self.load = Load::default();
+        self.awaited = 0;
+        self.together = usize::MAX;
         self.era += 1;
     }
 

@@ -8,7 +8,7 @@
 //! Every sample is committed, the one that differs from the guess too: it is the correction. So sampler and grammar
 //! advance exactly once per committed token and never roll back.
 
-use protocol::{Chunk, End, Epoch, FaultKind, Open, Position, Token, Verdict, Window};
+use protocol::{Chunk, Company, End, Epoch, FaultKind, Open, Position, Token, Verdict, Window};
 
 use crate::port::{Sampled, Sampler};
 
@@ -117,6 +117,7 @@ impl Tail {
             logprobs: Vec::new(),
             mu: None,
             timings: Vec::new(),
+            company: Company::Alone,
         };
         for row in 0..window.tokens.len() {
             let position = window.base.plus(row + 1);

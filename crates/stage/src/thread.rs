@@ -80,6 +80,8 @@ struct Shared {
 struct Inbox {
     frames: VecDeque<(Frame, Duration)>,
     hints: BTreeMap<SeqId, Wish>,
+    /// The latest [`Hint::Together`] not taken in yet.
+    together: Option<u16>,
     reset: bool,
     stopped: bool,
     /// Of `frames`.
@@ -178,14 +180,12 @@ impl Handle {
     /// Hands over a hint. It is taken in after the frames that came before it.
     pub fn hint(&self, hint: Hint) {
         let mut inbox = self.shared.lock();
-        let (Hint::Advance { seq, .. } | Hint::Drop { seq }) = hint;
-        if !inbox.hints.contains_key(&seq) && inbox.hints.len() >= INBOX_HINTS {
-            return;
-        }
-        let wish = inbox.hints.entry(seq).or_default();
         match hint {
-            Hint::Advance { epoch, .. } => wish.epoch = wish.epoch.max(Some(epoch)),
-            Hint::Drop { .. } => wish.drop = true,
+            Hint::Advance { seq, epoch } => {
+                inbox.wish(seq, |wish| wish.epoch = wish.epoch.max(Some(epoch)));
+            }
+            Hint::Drop { seq } => inbox.wish(seq, |wish| wish.drop = true),
+            Hint::Together { sequences } => inbox.together = Some(sequences),
         }
         drop(inbox);
         self.shared.arrived.notify_one();
@@ -197,6 +197,7 @@ impl Handle {
         inbox.frames.clear();
         inbox.waiting = Load::default();
         inbox.hints.clear();
+        inbox.together = None;
         inbox.reset = true;
         drop(inbox);
         self.shared.arrived.notify_one();
@@ -236,8 +237,18 @@ impl Shared {
 }
 
 impl Inbox {
+    fn wish(&mut self, seq: SeqId, hint: impl FnOnce(&mut Wish)) {
+        if self.hints.contains_key(&seq) || self.hints.len() < INBOX_HINTS {
+            hint(self.hints.entry(seq).or_default());
+        }
+    }
+
     fn is_quiet(&self) -> bool {
-        !self.stopped && !self.reset && self.frames.is_empty() && self.hints.is_empty()
+        !self.stopped
+            && !self.reset
+            && self.frames.is_empty()
+            && self.hints.is_empty()
+            && self.together.is_none()
     }
 }
 
@@ -307,9 +318,13 @@ impl Worker {
         let reset = std::mem::take(&mut inbox.reset);
         let frames = std::mem::take(&mut inbox.frames);
         let hints = std::mem::take(&mut inbox.hints);
+        let together = inbox.together.take();
         drop(inbox);
         if reset {
             self.core.reset();
+        }
+        if let Some(sequences) = together {
+            self.core.handle_hint(Hint::Together { sequences });
         }
         for (frame, arrived) in frames {
             self.core.handle_frame(frame, arrived);

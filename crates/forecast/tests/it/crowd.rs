@@ -1,6 +1,6 @@
 //! Guesses among other people's tokens.
 
-use forecast::{Job, Kind, LineModel, run};
+use forecast::{Job, Kind, LineModel, Workload, run};
 use spec::Speculate;
 
 use crate::bench::{Shape, is_soak, line};
@@ -42,6 +42,35 @@ fn running_ahead_yields_when_others_fill_the_line() {
                     found.push(row);
                 }
             }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Answers of many lengths after prompts of one chunk, so that nearly all work is decoding.
+fn talkers(n: usize) -> Vec<Workload> {
+    let workload = |seed: usize| {
+        let mut workload = Kind::Novel.workload(seed as u64, 192 + (seed * 37) % 128);
+        workload.prompt.truncate(8);
+        workload
+    };
+    (0..n).map(workload).collect()
+}
+
+#[test]
+fn many_sequences_keep_every_stage_busy_and_no_stage_waits_for_all_of_them() {
+    let mut found = Vec::new();
+    for (n_stages, delay) in [(2, 0.0), (2, 2.0), (3, 0.0), (4, 0.0), (4, 1.0)] {
+        let line = line(n_stages, 4.0, Shape::PerRow(0.25), delay);
+        let clients = 4 * usize::from(n_stages);
+        let crowd = run(&line, Job { workloads: &talkers(12 * clients), clients }, &Speculate::off());
+        let busy = crowd.stages.iter().map(|stage| stage.busy).fold(1.0, f64::min);
+        let rows = crowd.stages[0].stats.rows as f64 / crowd.stages[0].stats.calls as f64;
+        let row = format!("{n_stages} stages, {delay} ms: {busy:.3} busy, {rows:.1} rows a call");
+        println!("{row}");
+        // Four sequences for each stage; a convoy has all of them in one call, and is busy for 1 / n_stages.
+        if busy < 0.9 || !(2.0..=5.0).contains(&rows) {
+            found.push(row);
         }
     }
     assert!(found.is_empty(), "{found:#?}");

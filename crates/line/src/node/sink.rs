@@ -1,7 +1,7 @@
 //! Where a stage's results go: straight from the engine thread into the links' queues.
 
 use net::LinkSender;
-use protocol::{Fault, FaultKind, Frame, Generation, Report, StageIndex, ToFront, Work};
+use protocol::{Company, Fault, FaultKind, Frame, Generation, Report, StageIndex, ToFront, Work};
 use stage::Sink;
 
 use crate::{greeting, work_link};
@@ -23,9 +23,11 @@ impl Sink for LinkSink {
         };
         if let Err(error) = work_link::send(downstream, &frame) {
             // The sequence has lost a frame and cannot go on. If that frame was its end, nothing else would ever give
-            // its memory back on the stages below: the whole generation is given up.
+            // its memory back on the stages below, and if it was one of a group, the others would wait for it for ever:
+            // the whole generation is given up.
             let seq = match &frame.work {
-                Work::Close(_) => None,
+                Work::Close(_) | Work::Park(_) => None,
+                _ if frame.company != Company::Alone => None,
                 work => Some(work.seq()),
             };
             let kind = FaultKind::Link { reason: error.to_string() };

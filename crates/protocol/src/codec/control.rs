@@ -46,6 +46,10 @@ pub(super) fn put_to_stage(w: &mut Writer<'_>, v: &ToStage) {
             w.u8(3);
             w.u64(seq.0);
         }
+        Command::Hint(Hint::Together { sequences }) => {
+            w.u8(4);
+            w.u16(*sequences);
+        }
     }
 }
 
@@ -56,9 +60,22 @@ pub(super) fn get_to_stage(r: &mut Reader<'_>) -> Result<ToStage, DecodeError> {
         1 => Command::Release,
         2 => Command::Hint(Hint::Advance { seq: r.seq("advance.seq")?, epoch: r.epoch("advance.epoch")? }),
         3 => Command::Hint(Hint::Drop { seq: r.seq("drop.seq")? }),
+        4 => Command::Hint(Hint::Together { sequences: get_sequences(r)? }),
         tag => return Err(DecodeError::UnknownTag { field: "command", tag }),
     };
     Ok(ToStage { to, generation, command })
+}
+
+fn get_sequences(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
+    match r.u16("together.sequences")? {
+        0 => Err(DecodeError::OutOfRange {
+            field: "together.sequences",
+            value: 0,
+            min: 1,
+            max: u16::MAX.into(),
+        }),
+        n => Ok(n),
+    }
 }
 
 fn put_assign(w: &mut Writer<'_>, v: &Assign) {

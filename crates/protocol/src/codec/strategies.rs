@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::{
-    Assign, Chunk, Close, Command, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
+    Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
     Generation, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, Open,
     PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
     SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront, ToStage, Token,
@@ -169,16 +169,21 @@ fn work() -> impl Strategy<Value = Work> {
     ]
 }
 
+fn company() -> impl Strategy<Value = Company> {
+    let leads = (1..=limits::MAX_SLOTS).prop_map(Company::Leads);
+    prop_oneof![Just(Company::Alone), leads, Just(Company::Follows)]
+}
+
 pub(super) fn frame() -> impl Strategy<Value = Frame> {
-    (work(), option::of((dtype(), 1..6_u32)), timings(), any::<u8>()).prop_map(
-        |(work, rows, timings, fill)| {
+    (work(), option::of((dtype(), 1..6_u32)), timings(), company(), any::<u8>()).prop_map(
+        |(work, rows, timings, company, fill)| {
             let n_rows = work.tokens().len();
             let rows = rows.filter(|_| n_rows > 0).map(|(dtype, width)| {
                 let bytes = (0..n_rows * dtype.row_bytes(width as usize)).map(|i| fill.wrapping_add(i as u8));
                 Rows::new(dtype, width, n_rows as u32, bytes.collect::<Vec<_>>().into()).unwrap()
             });
             let timings = if n_rows == 0 { Vec::new() } else { timings };
-            Frame { work, rows, timings }
+            Frame { work, rows, timings, company }
         },
     )
 }
@@ -230,6 +235,7 @@ pub(super) fn to_stage() -> impl Strategy<Value = ToStage> {
         Just(Command::Release),
         (seq(), epoch()).prop_map(|(seq, epoch)| Command::Hint(Hint::Advance { seq, epoch })),
         seq().prop_map(|seq| Command::Hint(Hint::Drop { seq })),
+        (1..=u16::MAX).prop_map(|sequences| Command::Hint(Hint::Together { sequences })),
     ];
     (stage(), generation(), command).prop_map(|(to, generation, command)| ToStage { to, generation, command })
 }
@@ -238,11 +244,12 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     let end = prop_oneof![Just(End::EndOfGeneration), Just(End::Limit), Just(End::Grammar)];
     let logprobs = option::of((log_weight(), vec((token(), log_weight()), 0..4)));
     let window = (seq(), epoch(), window_id(), rows_at());
-    (window, option::of(end), logprobs, option::of(finite()), timings()).prop_map(
-        |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, timings)| {
+    let measured = (timings(), company());
+    (window, option::of(end), logprobs, option::of(finite()), measured).prop_map(
+        |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, (timings, company))| {
             let logprobs = logprobs
                 .map_or_else(Vec::new, |(logprob, top)| vec![TokenLogprobs { logprob, top }; tokens.len()]);
-            Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings }
+            Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company }
         },
     )
 }

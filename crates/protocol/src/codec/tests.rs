@@ -112,7 +112,12 @@ fn refused_open(change: impl FnOnce(&mut Open)) -> DecodeError {
 fn rows_are_neither_copied_out_nor_in() {
     let rows = Rows::pack(RowDtype::F32, 4, &[1.5; 8]).unwrap();
     let payload = rows.data().as_ptr();
-    let frame = Frame { work: Work::Window(window(3, &[1, 2])), rows: Some(rows), timings: Vec::new() };
+    let frame = Frame {
+        work: Work::Window(window(3, &[1, 2])),
+        rows: Some(rows),
+        timings: Vec::new(),
+        company: crate::Company::Alone,
+    };
     let (head, body) = frame.encode_parts();
     assert_eq!(body.as_ptr(), payload);
 
@@ -184,7 +189,7 @@ fn contradictions_within_a_message_are_refused() {
     assert_eq!(field(refused_open(|o| o.limit = o.start)), "open.limit");
     assert_eq!(field(refused_open(|o| o.history = vec![Token(1)])), "open.history");
     let rows = Rows::pack(RowDtype::F16, 2, &[0.0; 6]).unwrap();
-    let frame = |work, rows, timings| refusal(&Frame { work, rows, timings });
+    let frame = |work, rows, timings| refusal(&Frame { work, rows, timings, company: crate::Company::Alone });
     assert_eq!(
         field(frame(Work::Window(window(0, &[1, 2])), Some(rows.clone()), Vec::new())),
         "frame.rows.n_rows"
@@ -202,7 +207,7 @@ fn a_claim_without_bytes_makes_no_room() {
         ..open()
     }))))
     .to_vec();
-    let count = bytes.len() - 4 - 1 - 4;
+    let count = bytes.len() - 4 - 2 - 1 - 4;
     bytes[count..count + 4].copy_from_slice(&(limits::MAX_CONTEXT - 1).to_le_bytes());
     assert_eq!(Frame::decode(&bytes.into()), Err(DecodeError::Truncated { field: "open.history" }));
 }
@@ -210,8 +215,12 @@ fn a_claim_without_bytes_makes_no_room() {
 #[test]
 fn rows_of_another_length_than_claimed_are_refused() {
     let rows = Rows::pack(RowDtype::F32, 2, &[0.0; 2]).unwrap();
-    let bytes =
-        bytes_of(&Frame { work: Work::Window(window(0, &[1])), rows: Some(rows), timings: Vec::new() });
+    let bytes = bytes_of(&Frame {
+        work: Work::Window(window(0, &[1])),
+        rows: Some(rows),
+        timings: Vec::new(),
+        company: crate::Company::Alone,
+    });
     assert!(matches!(Frame::decode(&bytes.slice(..bytes.len() - 1)), Err(DecodeError::Rows(_))));
 }
 

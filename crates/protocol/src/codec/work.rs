@@ -9,13 +9,14 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict, Window,
-    Work, limits,
+    Chunk, Close, Company, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict,
+    Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
     put_work(w, &v.work);
     put_timings(w, &v.timings);
+    put_company(w, v.company);
     w.option(v.rows.as_ref(), |w, rows| {
         put_dtype(w, rows.dtype());
         w.u32(rows.width());
@@ -26,6 +27,7 @@ pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
 pub(super) fn get_frame(bytes: &Bytes, mut r: Reader<'_>) -> Result<Frame, DecodeError> {
     let work = get_work(&mut r)?;
     let timings = get_timings(&mut r, "frame.timings")?;
+    let company = get_company(&mut r, "frame.company")?;
     let n_tokens = work.tokens().len();
     if n_tokens == 0 && !timings.is_empty() {
         return Err(DecodeError::Contradiction {
@@ -38,7 +40,7 @@ pub(super) fn get_frame(bytes: &Bytes, mut r: Reader<'_>) -> Result<Frame, Decod
     })?;
     let Some((dtype, width, n_rows)) = claim else {
         r.finish()?;
-        return Ok(Frame { work, rows: None, timings });
+        return Ok(Frame { work, rows: None, timings, company });
     };
     if n_rows as usize != n_tokens {
         return Err(DecodeError::Contradiction {
@@ -47,7 +49,24 @@ pub(super) fn get_frame(bytes: &Bytes, mut r: Reader<'_>) -> Result<Frame, Decod
         });
     }
     let rows = Rows::new(dtype, width, n_rows, bytes.slice(r.position()..))?;
-    Ok(Frame { work, rows: Some(rows), timings })
+    Ok(Frame { work, rows: Some(rows), timings, company })
+}
+
+fn put_company(w: &mut Writer<'_>, v: Company) {
+    w.u16(match v {
+        Company::Alone => 0,
+        Company::Leads(n) => n,
+        Company::Follows => u16::MAX,
+    });
+}
+
+fn get_company(r: &mut Reader<'_>, field: &'static str) -> Result<Company, DecodeError> {
+    match r.u16(field)? {
+        0 => Ok(Company::Alone),
+        u16::MAX => Ok(Company::Follows),
+        n if n <= limits::MAX_SLOTS => Ok(Company::Leads(n)),
+        n => Err(DecodeError::OutOfRange { field, value: n.into(), min: 0, max: limits::MAX_SLOTS.into() }),
+    }
 }
 
 fn put_work(w: &mut Writer<'_>, v: &Work) {
@@ -207,6 +226,7 @@ pub(super) fn put_verdict(w: &mut Writer<'_>, v: &Verdict) {
     });
     w.option(v.mu.as_ref(), |w, &mu| w.f32(mu));
     put_timings(w, &v.timings);
+    put_company(w, v.company);
 }
 
 pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
@@ -223,7 +243,8 @@ pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
     }
     let mu = r.option("verdict.mu", |r| r.finite("verdict.mu"))?;
     let timings = get_timings(r, "verdict.timings")?;
-    Ok(Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings })
+    let company = get_company(r, "verdict.company")?;
+    Ok(Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company })
 }
 
 fn get_end(r: &mut Reader<'_>) -> Result<End, DecodeError> {

@@ -94,6 +94,7 @@ pub(crate) fn verdict(seq: u64, window: u32, base: u32, token: i32, ended: Optio
         logprobs: Vec::new(),
         mu: None,
         timings: vec![StageTiming { queue_us: 1, compute_us: 10, batch_rows: 2 }; 3],
+        company: protocol::Company::Alone,
     }
 }
 
@@ -119,6 +120,7 @@ fn line(output: &Output) -> String {
             Work::Fork(_) | Work::Park(_) => format!("unexpected {:?}", frame.work),
         },
         Output::Hint(Hint::Drop { seq }) => format!("s{seq} drop"),
+        Output::Hint(Hint::Together { sequences }) => format!("{sequences} together"),
         Output::Hint(Hint::Advance { seq, epoch }) => format!("s{seq} advance to e{epoch}"),
         Output::Event(id, event) => match event {
             Event::Started { queued, .. } => format!("r{} started after {queued:?}", id.0),

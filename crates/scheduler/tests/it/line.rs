@@ -102,6 +102,7 @@ impl Line {
     pub(crate) fn hint(&mut self, hint: Hint) {
         match hint {
             Hint::Drop { seq } => _ = self.dropped.insert(seq),
+            Hint::Together { sequences } => assert!(sequences > 0),
             Hint::Advance { .. } => panic!("plain decoding never contradicts itself: {hint:?}"),
         }
     }
@@ -185,6 +186,7 @@ impl Line {
             logprobs: logprobs.into_iter().collect(),
             mu: None,
             timings: vec![StageTiming { queue_us: 1, compute_us: 2, batch_rows: 1 }],
+            company: protocol::Company::Alone,
         }
     }
 

@@ -2,5 +2,6 @@
 
 mod behaviour;
 mod front;
+mod groups;
 mod line;
 mod random;

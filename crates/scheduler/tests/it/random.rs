@@ -334,6 +334,7 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
                 logprobs: Vec::new(),
                 mu: None,
                 timings: Vec::new(),
+                company: protocol::Company::Alone,
             }))
         },
     );

@@ -111,5 +111,6 @@ pub(crate) fn verdict(window: &Window, tokens: &[Token], ended: Option<End>) -> 
         logprobs: Vec::new(),
         mu: None,
         timings: Vec::new(),
+        company: protocol::Company::Alone,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{FaultKind, Open, Progress, Report, Rows, SeqId, StageTiming, Work};
+use protocol::{Company, FaultKind, Frame, Open, Progress, Report, Rows, SeqId, StageTiming, WindowId, Work};
 
 use super::{Output, StageCore};
 use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Moved, Outcome, RunError};
@@ -38,10 +38,15 @@ impl StageCore {
     }
 
     fn next_batch(&mut self) -> Option<Batch> {
+        if self.awaited > 0 {
+            return None;
+        }
         let ready = self.sequences.iter().filter_map(|(&seq, sequence)| sequence.candidate(seq));
         let mut candidates: Vec<Candidate> = ready.collect();
         candidates.sort_unstable_by_key(|candidate| candidate.slot);
         let max_spans = match self.shape.rewind {
+            Rewind::Anywhere if self.shape.is_first => self.together,
+            // What comes together is computed together, with whatever else waits.
             Rewind::Anywhere => usize::MAX,
             // A call with several sequences moves recurrent state and loses the snapshots.
             Rewind::LastCall { .. } => 1,
@@ -156,6 +161,7 @@ impl StageCore {
         let batch_rows = n_rows(&batch);
         self.stats.calls += 1;
         self.stats.rows += batch_rows as u64;
+        let said = self.outputs.len();
         let mut row = 0;
         for (span, mut item) in batch.spans.into_iter().zip(batch.items) {
             self.load = self.load - Load::of(&item.frame);
@@ -177,6 +183,20 @@ impl StageCore {
             row += span.n_rows;
             self.settle(seq);
         }
+        self.form_group(said);
+    }
+
+    /// Marks the windows among the outputs from `first` on, which one call has computed, as a group. A sequence's first
+    /// window is none of it: it may have to wait for the chunks before it, and the others need not wait with it.
+    fn form_group(&mut self, first: usize) {
+        Company::form(self.outputs.iter_mut().skip(first).filter_map(|output| match output {
+            Output::Forward(Frame { work: Work::Window(window), company, .. }) => {
+                *company = Company::Alone;
+                (window.window > WindowId(0)).then_some(company)
+            }
+            Output::Report(Report::Verdict(verdict)) => Some(&mut verdict.company),
+            _ => None,
+        }));
     }
 
     /// Notes that a frame's rows are computed. Whether somebody still wants the result.

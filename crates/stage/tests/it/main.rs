@@ -3,6 +3,7 @@
 
 mod faults;
 mod front;
+mod groups;
 mod line;
 mod policy;
 mod prefixes;
