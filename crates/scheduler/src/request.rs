@@ -67,7 +67,8 @@ pub enum Refusal {
 }
 
 /// What happens to a request, in order: `Started`, any number of `Tokens`, then exactly one of `Done` and `Failed`.
-/// A second `Started`, before any token, takes back the first: a stage had lost what was resident. A request that leaves the queue by cancellation or by its deadline has only the last.
+/// A second `Started`, before any token, takes back the first: a stage had lost what was resident. A request that
+/// leaves the queue by cancellation or by its deadline has only the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// It left the queue.
