@@ -254,6 +254,8 @@ async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>>
         max_tokens: Some(ANSWER),
         ignore_eos: true,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     })?;

@@ -136,6 +136,8 @@ async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (V
         max_tokens: Some(24),
         ignore_eos: true,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     };

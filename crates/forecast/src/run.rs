@@ -306,6 +306,8 @@ fn request(prompt: &[Token], script: usize, n_answer: usize) -> Request {
         max_tokens: Some(n_answer as u32),
         ignore_eos: true,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     }

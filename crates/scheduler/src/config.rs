@@ -33,6 +33,9 @@ pub struct Config {
     pub queue_limit: u32,
     /// How long a request may wait.
     pub queue_timeout: Duration,
+    /// How long running requests wait for a new line when theirs is lost, to go on from their last token; at 0 they fail
+    /// at once.
+    pub replay_timeout: Duration,
     /// Tokens of parked prefixes that the line keeps at most; 0 keeps none.
     pub prefix_tokens: u64,
     /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
@@ -56,6 +59,7 @@ impl Config {
             max_chunks_in_flight: u32::from(n_stages) + 1,
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
+            replay_timeout: Duration::ZERO,
             prefix_tokens: 0,
             copies_prefixes: true,
             speculate: Speculate::off(),

@@ -48,8 +48,8 @@ pub(crate) struct Hit {
     pub(crate) prefix: SeqId,
     /// Tokens shared.
     pub(crate) len: usize,
-    /// Whether that is all that the prefix holds: who goes on from it will park more than it.
-    pub(crate) is_whole: bool,
+    /// Whether others may want it still: it holds more than that. (Who goes on from all of it will park more than it.)
+    pub(crate) keep: bool,
 }
 
 impl Prefixes {
@@ -66,7 +66,7 @@ impl Prefixes {
         let after = self.by_tokens.range((Bound::Excluded(&key), Bound::Unbounded)).next();
         let hit = |((space, tokens), entry): (&Key, &Entry)| {
             let len = tokens.iter().zip(&key.1).take_while(|(a, b)| a == b).count();
-            let hit = Hit { prefix: entry.seq, len, is_whole: len == tokens.len() };
+            let hit = Hit { prefix: entry.seq, len, keep: len < tokens.len() };
             (*space == namespace && len >= LEAST).then_some(hit)
         };
         let hits = [before, after].into_iter().flatten().filter_map(hit);
@@ -174,9 +174,9 @@ mod tests {
     fn the_longest_common_prefix_is_found_to_the_token() {
         let mut prefixes = filled();
         let hit = prefixes.find(0, &tokens(&format!("{SYSTEM}good evening"))).unwrap();
-        assert_eq!(hit, Hit { prefix: SeqId(1), len: SYSTEM.len() + 5, is_whole: false });
+        assert_eq!(hit, Hit { prefix: SeqId(1), len: SYSTEM.len() + 5, keep: true });
         let hit = prefixes.find(0, &tokens(&format!("{SYSTEM}hello there, you"))).unwrap();
-        assert_eq!(hit, Hit { prefix: SeqId(0), len: SYSTEM.len() + 11, is_whole: true });
+        assert_eq!(hit, Hit { prefix: SeqId(0), len: SYSTEM.len() + 11, keep: false });
         let hit = prefixes.find(0, &tokens(&format!("{SYSTEM}zzz"))).unwrap();
         assert_eq!(hit.len, SYSTEM.len());
         assert_eq!(prefixes.find(0, &tokens("you are a cat and nothing")), None, "too short to matter");
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn the_last_token_of_a_prompt_is_never_taken_from_a_prefix() {
         let hit = filled().find(0, &tokens(&format!("{SYSTEM}hello there"))).unwrap();
-        assert_eq!(hit, Hit { prefix: SeqId(0), len: SYSTEM.len() + 10, is_whole: false });
+        assert_eq!(hit, Hit { prefix: SeqId(0), len: SYSTEM.len() + 10, keep: true });
     }
 
     #[test]

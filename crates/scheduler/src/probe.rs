@@ -28,6 +28,8 @@ impl Scheduler {
             max_tokens: Some(width),
             ignore_eos: true,
             top_logprobs: None,
+            client: 0,
+            priority: 0,
             namespace: None,
             prediction: None,
         };

@@ -11,6 +11,9 @@ use crate::prefixes::Namespace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+/// Whose requests take turns with other clients': one number per key or address.
+pub type Client = u64;
+
 /// One generation: a prompt and how to go on from it. `n` choices are `n` requests that differ in `choice`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -28,6 +31,10 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Alternatives per token in log-probabilities; `None` for none at all.
     pub top_logprobs: Option<u8>,
+    /// Who asks: clients take turns.
+    pub client: Client,
+    /// The lower the more urgent; 0 is usual. Who is more urgent goes first, and interrupts who is less.
+    pub priority: i32,
     /// Whose prompts it may share computed prefixes with; `None` for nobody's, in either direction.
     pub namespace: Option<Namespace>,
     /// What the caller expects the answer to be, to be guessed from; it changes how fast the answer comes and nothing
@@ -116,7 +123,13 @@ pub enum Failure {
         /// Time in the queue.
         waited: Duration,
     },
-    /// A stage or link was lost.
+    /// The queue is full, and another client has fewer requests in it. Try again later.
+    #[error("the queue of {limit} requests is full")]
+    QueueFull {
+        /// Requests that may wait.
+        limit: u32,
+    },
+    /// A stage or link was lost, and no line came up in its place in time.
     #[error("the line was lost: {reason}")]
     LineLost {
         /// Which stage, and how.

@@ -13,11 +13,12 @@ use protocol::{
 use spec::{Draft, Line, Pace, Proposer};
 
 use crate::groups::{self, Load};
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Hit, Prefixes};
+use crate::queue::{Patience, Queue, Waiting};
 use crate::sequence::{Guessing, Sequence, Start};
 use crate::{
-    Config, Drafting, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId, SequenceStatus,
-    Stats, Timings,
+    Client, Config, Drafting, Event, Failure, Finish, Refusal, ReportFault, Request, RequestId,
+    SequenceStatus, Stats, Timings,
 };
 
 /// Something for the driver to carry away. Work of one sequence must reach stage 0 in the order given.
@@ -41,7 +42,7 @@ pub enum Output {
 pub struct Scheduler {
     pub(crate) config: Config,
     line_is_up: bool,
-    queue: VecDeque<Queued>,
+    queue: Queue,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
     prefixes: Prefixes,
@@ -64,19 +65,6 @@ pub struct Scheduler {
 }
 
 /// A request that waits for a place.
-#[derive(Debug)]
-struct Queued {
-    id: RequestId,
-    request: Request,
-    /// Sources of guesses that its caller brought.
-    own: Vec<Box<dyn Proposer>>,
-    /// The width of its only window, if it is the front's own.
-    probe: Option<u32>,
-    since: Duration,
-    /// It had left the queue already, but a stage had lost the prefix that it began with.
-    was_started: bool,
-}
-
 impl Scheduler {
     /// A scheduler whose line is not up yet.
     ///
@@ -101,8 +89,8 @@ impl Scheduler {
             awaited: 0,
             answered: Vec::new(),
             together: (u32::MAX, None),
+            queue: Queue::new(config.queue_limit),
             config,
-            queue: VecDeque::new(),
             sequences: BTreeMap::new(),
             by_request: BTreeMap::new(),
             next_request: RequestId(0),
@@ -145,26 +133,44 @@ impl Scheduler {
         if !self.line_is_up {
             return Err(Refusal::NotReady);
         }
-        if self.queue.len() >= self.config.queue_limit as usize && !self.has_free_slot() {
-            self.stats.refused += 1;
-            return Err(Refusal::QueueFull { limit: self.config.queue_limit });
+        if !self.has_free_slot() {
+            self.make_room(request.client)?;
         }
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        self.queue.push_back(Queued { id, request, own, probe, since: now, was_started: false });
+        let patience = Patience::Place(now.saturating_add(self.config.queue_timeout));
+        let waiting = Waiting { request, own, probe, since: now, patience, past: None, was_misled: false };
+        self.queue.push(id, waiting);
         self.admit(now);
+        self.preempt(now);
         Ok(id)
+    }
+
+    fn make_room(&mut self, client: Client) -> Result<(), Refusal> {
+        let limit = self.config.queue_limit;
+        let Some(displaced) = self.queue.make_room(client) else {
+            self.stats.refused += 1;
+            return Err(Refusal::QueueFull { limit });
+        };
+        if let Some(id) = displaced {
+            self.stats.failed += 1;
+            self.emit(id, Event::Failed(Failure::QueueFull { limit }));
+        }
+        Ok(())
     }
 
     /// Ends a request for its caller. One that is over already, or was never taken, is left alone.
     pub fn cancel(&mut self, id: RequestId, now: Duration) {
         if let Some(&seq) = self.by_request.get(&id) {
             self.finish(seq, Finish::Cancelled, now);
-        } else if let Some(index) = self.queue.iter().position(|queued| queued.id == id) {
-            let queued = self.queue.remove(index).expect("the index was just found");
+        } else if let Some(waiting) = self.queue.remove(id) {
             self.stats.cancelled += 1;
-            let timings = Timings { prompt_tokens: queued.request.prompt.len() as u32, ..Timings::default() };
+            let prompt_tokens = waiting.request.prompt.len() as u32;
+            let timings = match waiting.past {
+                Some(past) => past.timings(prompt_tokens, now),
+                None => Timings { prompt_tokens, ..Timings::default() },
+            };
             self.emit(id, Event::Done { finish: Finish::Cancelled, timings });
         }
     }
@@ -184,18 +190,27 @@ impl Scheduler {
     /// The line is ready: what waits may start.
     pub fn line_up(&mut self, now: Duration) {
         self.line_is_up = true;
+        self.queue.line_up();
         self.admit(now);
     }
 
-    /// The line is gone, and with it every sequence and all its memory. Running requests fail; waiting ones go on
-    /// waiting until [`Scheduler::line_up`] or their deadline.
+    /// The line is gone, and with it every sequence and all its memory. Running requests wait for the next one and go on
+    /// there from their last token, for [`Config::replay_timeout`] at most; waiting ones go on waiting until
+    /// [`Scheduler::line_up`] or their deadline.
     ///
     /// Reports of the lost line must not be handed in afterwards: they carry its generation.
-    pub fn line_lost(&mut self, reason: &str) {
+    pub fn line_lost(&mut self, reason: &str, now: Duration) {
         self.line_is_up = false;
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
+        let deadline = now.saturating_add(self.config.replay_timeout);
+        self.queue.line_lost(deadline, reason);
         for seq in self.by_request.values().copied().collect::<Vec<_>>() {
-            self.fail(seq, Failure::LineLost { reason: reason.into() });
+            let can_wait = !self.config.replay_timeout.is_zero();
+            if can_wait && self.sequences.get(&seq).is_some_and(|sequence| !sequence.is_probe()) {
+                self.interrupt(seq, Patience::Line(deadline, reason.into()), now);
+            } else {
+                self.fail(seq, Failure::LineLost { reason: reason.into() });
+            }
         }
         // Nobody is left to hear the `Close` frames or to answer them.
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
@@ -242,18 +257,16 @@ impl Scheduler {
 
     /// Drops requests whose time in the queue is over.
     pub fn handle_timeout(&mut self, now: Duration) {
-        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            let queued = self.queue.pop_front().expect("a deadline belongs to the oldest waiting request");
+        while let Some((id, waiting)) = self.queue.overdue(now) {
             self.stats.failed += 1;
-            let waited = now.saturating_sub(queued.since);
-            self.emit(queued.id, Event::Failed(Failure::QueueTimeout { waited }));
+            self.emit(id, Event::Failed(waiting.failure(now)));
         }
     }
 
     /// When [`Scheduler::handle_timeout`] must be called next, if nothing else happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.queue.front().map(|queued| queued.since.saturating_add(self.config.queue_timeout))
+        self.queue.next_deadline()
     }
 
     /// The next thing to carry away.
@@ -309,10 +322,14 @@ impl Scheduler {
     /// Starts waiting requests as far as slots are free. Those that start together take turns with their chunks.
     fn admit(&mut self, now: Duration) {
         let mut started = VecDeque::new();
-        while self.has_free_slot()
-            && let Some(queued) = self.queue.pop_front()
-        {
-            started.push_back(self.open(queued, now));
+        while self.has_free_slot() {
+            let running = |client| {
+                let is_its =
+                    |sequence: &&Sequence| !sequence.is_closing() && sequence.asked().client == client;
+                self.sequences.values().filter(is_its).count()
+            };
+            let Some((id, waiting)) = self.queue.next(running) else { break };
+            started.push_back(self.open(id, waiting, now));
         }
         while let Some(seq) = started.pop_front() {
             if self.send_next(seq, now) {
@@ -323,8 +340,43 @@ impl Scheduler {
         }
     }
 
-    fn open(&mut self, queued: Queued, now: Duration) -> SeqId {
-        let Queued { id, mut request, own, probe, since, was_started } = queued;
+    /// Has running requests make room for waiting ones that are more urgent: one for each, beyond those whose slots are
+    /// about to be free. The least urgent goes, of those the one that came last.
+    fn preempt(&mut self, now: Duration) {
+        if !self.line_is_up {
+            return;
+        }
+        loop {
+            let n_closing = self.sequences.values().filter(|sequence| sequence.is_closing()).count();
+            let running = self.sequences.iter().filter(|(_, s)| !s.is_closing() && !s.is_probe());
+            let Some((priority, _, seq)) =
+                running.map(|(&seq, s)| (s.asked().priority, s.request(), seq)).max()
+            else {
+                return;
+            };
+            if self.queue.n_before(priority) <= n_closing {
+                return;
+            }
+            self.stats.preempted += 1;
+            self.interrupt(seq, Patience::Endless, now);
+        }
+    }
+
+    /// Takes a running request off the line; it waits to go on from its last token as a new sequence.
+    fn interrupt(&mut self, seq: SeqId, patience: Patience, now: Duration) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let (own, past) = (sequence.take_own(), sequence.past());
+        let request = sequence.asked().clone();
+        if let Some(id) = self.close(seq, true) {
+            let past = Some(past);
+            let waiting =
+                Waiting { request, own, probe: None, since: now, patience, past, was_misled: false };
+            self.queue.push(id, waiting);
+        }
+    }
+
+    fn open(&mut self, id: RequestId, waiting: Waiting, now: Duration) -> SeqId {
+        let Waiting { mut request, own, probe, since, past, was_misled, .. } = waiting;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -332,42 +384,56 @@ impl Scheduler {
         let n_prompt = request.prompt.len() as u32;
         let room = self.config.context - n_prompt;
         let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
-        // Who was misled once begins with nothing.
-        let namespace = request.namespace.filter(|_| !was_started);
-        let hit = namespace.and_then(|namespace| self.prefixes.find(namespace, &request.prompt));
-        let n_cached = hit.map_or(0, |hit| hit.len as u32);
-        self.emit(id, Event::Started { cached: n_cached, queued: now.saturating_sub(since) });
-        self.stats.reused_tokens += u64::from(n_cached);
-        let copies = self.config.copies_prefixes;
-        let reuse = hit.map(|hit| Reuse { prefix: hit.prefix, keep: copies && !hit.is_whole });
-        if let Some(Reuse { prefix, keep: false }) = reuse {
-            self.prefixes.remove(prefix);
+        let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
+        let hit = self.find_prefix(&request, &text, was_misled);
+        let start = Position(hit.map_or(0, |hit| hit.len as u32));
+        if past.is_some() {
+            self.stats.resumed += 1;
+        } else {
+            self.emit(id, Event::Started { cached: start.0, queued: now.saturating_sub(since) });
+        }
+        self.stats.reused_tokens += u64::from(start.0);
+        let mut sampler = request.sampler.clone();
+        if let (Some(mirostat), Some(mu)) = (&mut sampler.mirostat, past.as_ref().and_then(|past| past.mu)) {
+            mirostat.mu = mu;
         }
         let open = Open {
             seq,
-            start: Position(n_cached),
-            reuse,
+            start,
+            reuse: hit.map(|hit| Reuse { prefix: hit.prefix, keep: hit.keep }),
             seed: request.seed,
             choice: request.choice,
-            sampler: request.sampler.clone(),
+            sampler,
             limit,
             ignore_eos: request.ignore_eos,
             top_logprobs: request.top_logprobs,
-            history: request.prompt[..n_cached as usize].to_vec(),
+            history: text[..start.0 as usize].to_vec(),
         };
+        let n_text = text.len() as u32;
         let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
-        let is_drafted = has_drafter && n_prompt + 2 <= limit.0;
+        let is_drafted = has_drafter && n_text + 2 <= limit.0;
         if is_drafted {
-            let history = request.prompt.clone();
-            let open = Open { start: Position(n_prompt), reuse: None, history, ..open.clone() };
+            let open = Open { start: Position(n_text), reuse: None, history: text.clone(), ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
         let asked = Box::new(request);
-        let start = Start { seq, request: id, asked, n_cached, limit, is_drafted, own, probe, now };
+        let start = Start { seq, request: id, asked, text, start, past, limit, is_drafted, own, probe, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
+    }
+
+    /// The prefix that a text may begin with.
+    fn find_prefix(&mut self, request: &Request, text: &[Token], was_misled: bool) -> Option<Hit> {
+        // Who was misled once begins with nothing.
+        let namespace = request.namespace.filter(|_| !was_misled)?;
+        let mut hit = self.prefixes.find(namespace, text)?;
+        hit.keep &= self.config.copies_prefixes;
+        if !hit.keep {
+            self.prefixes.remove(hit.prefix);
+        }
+        Some(hit)
     }
 
     /// Sends one more piece of work of the sequence, if it may; whether it did.
@@ -540,13 +606,23 @@ impl Scheduler {
     fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         let (request, own) = (sequence.asked().clone(), sequence.take_own());
+        let past = sequence.was_interrupted().then(|| sequence.past());
         self.stats.lost_prefixes += 1;
         if self.prefixes.remove(prefix) {
             self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
         }
         if let Some(id) = self.close(seq, false) {
-            // A probe has no namespace, so it begins with nothing that could be lost.
-            self.queue.push_front(Queued { id, request, own, probe: None, since: now, was_started: true });
+            // A probe shares nothing, so it begins with nothing that could be lost.
+            let waiting = Waiting {
+                request,
+                own,
+                probe: None,
+                since: now,
+                patience: Patience::Endless,
+                past,
+                was_misled: true,
+            };
+            self.queue.push(id, waiting);
         }
     }
 

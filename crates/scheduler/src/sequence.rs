@@ -11,6 +11,7 @@ use spec::{
     TextChange,
 };
 
+use crate::queue::Past;
 use crate::{Config, Loops, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
@@ -20,8 +21,14 @@ pub(crate) struct Sequence {
     request: RequestId,
     /// As it was asked for, to begin again if a stage has lost the prefix.
     asked: Box<Request>,
-    /// Positions taken over from a parked prefix.
+    /// Prompt tokens taken over from a parked prefix when the request began.
     n_cached: u32,
+    /// Tokens that were known when it was opened: the prompt, and what had been generated before an interruption.
+    n_text: u32,
+    /// Mirostat's state after the last token.
+    mu: Option<f32>,
+    /// Of the sequences that the request was before.
+    guessed: Guessing,
     limit: Position,
     /// Somebody elsewhere drafts for it.
     is_drafted: bool,
@@ -37,7 +44,7 @@ pub(crate) struct Sequence {
 #[derive(Debug)]
 enum Phase {
     /// Chunks up to `next` were sent; the prompt's last token is the anchor and never part of one.
-    Prefill { next: usize },
+    Prefill { text: Vec<Token>, next: usize },
     /// Windows go out and verdicts come back.
     Decode(Box<Speculation>),
     /// The request is over; `positions` tokens were committed.
@@ -50,7 +57,12 @@ pub(crate) struct Start {
     pub(crate) seq: SeqId,
     pub(crate) request: RequestId,
     pub(crate) asked: Box<Request>,
-    pub(crate) n_cached: u32,
+    /// The prompt, and what was generated before an interruption.
+    pub(crate) text: Vec<Token>,
+    /// Tokens taken over from a parked prefix.
+    pub(crate) start: Position,
+    /// What was interrupted, if anything was.
+    pub(crate) past: Option<Past>,
     pub(crate) limit: Position,
     /// Somebody elsewhere drafts for it and must hear of its text.
     pub(crate) is_drafted: bool,
@@ -63,18 +75,29 @@ pub(crate) struct Start {
 
 impl Sequence {
     pub(crate) fn new(start: Start) -> Self {
+        let fresh = || Past {
+            text: Vec::new(),
+            n_cached: start.start.0,
+            mu: None,
+            meter: Meter::new(start.now),
+            guessing: Guessing::default(),
+        };
+        let Past { n_cached, mu, meter, guessing, .. } = start.past.unwrap_or_else(fresh);
         Self {
             seq: start.seq,
             request: start.request,
             asked: start.asked,
-            n_cached: start.n_cached,
+            n_cached,
+            n_text: start.text.len() as u32,
+            mu,
+            guessed: guessing,
             limit: start.limit,
             is_drafted: start.is_drafted,
             own: start.own,
             probe: start.probe,
             chunks: VecDeque::new(),
-            phase: Phase::Prefill { next: start.n_cached as usize },
-            meter: Meter::new(start.now),
+            phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
+            meter,
         }
     }
 
@@ -93,9 +116,8 @@ impl Sequence {
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.
     pub(crate) fn next_work(&mut self, config: &Config, line: Line<'_>, now: Duration) -> Option<Work> {
-        if let Phase::Prefill { next } = &mut self.phase {
-            let prompt = &self.asked.prompt;
-            let n_left = prompt.len() - 1 - *next;
+        if let Phase::Prefill { text, next } = &mut self.phase {
+            let n_left = text.len() - 1 - *next;
             if n_left > 0 {
                 if self.chunks.len() >= config.max_chunks_in_flight as usize {
                     return None;
@@ -103,13 +125,13 @@ impl Sequence {
                 let base = *next;
                 *next += n_left.min(config.chunk_rows as usize);
                 self.chunks.push_back(Position(*next as u32));
-                let tokens = prompt[base..*next].to_vec();
+                let tokens = text[base..*next].to_vec();
                 return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens }));
             }
             let max_in_flight = Speculation::max_in_flight();
             let start = spec::Start {
                 setup: Setup { seq: self.seq, n_vocab: config.n_vocab, limit: self.limit, max_in_flight },
-                prompt: prompt.clone(),
+                prompt: std::mem::take(text),
                 prediction: self.asked.prediction.clone(),
                 own: std::mem::take(&mut self.own),
             };
@@ -176,6 +198,7 @@ impl Sequence {
         let answered = answered.map_err(|fault| ReportFault::Verdict { seq, fault })?;
         self.meter.answered(answered.under_way, &verdict.timings);
         self.meter.committed(now);
+        self.mu = verdict.mu.or(self.mu);
         Ok(answered)
     }
 
@@ -189,17 +212,18 @@ impl Sequence {
 
     /// Positions whose input is certain: all but the last token's, which was never one.
     pub(crate) fn inputs(&self) -> Position {
-        Position(self.positions().max(self.n_prompt()) - 1)
+        Position(self.positions().max(self.n_text) - 1)
     }
 
     /// What became of the request, for its caller; it ends now.
     pub(crate) fn timings(&self, now: Duration) -> Timings {
-        let n_generated = self.positions().saturating_sub(self.n_prompt());
+        let mut guessing = self.guessed;
+        guessing.add(&self.guessing_at_end());
         Timings {
             prompt_tokens: self.n_prompt(),
             cached_tokens: self.n_cached,
-            generated_tokens: n_generated,
-            ..self.meter.timings(now, &self.guessing_at_end())
+            generated_tokens: self.positions().max(self.n_text) - self.n_prompt(),
+            ..self.meter.timings(now, &guessing)
         }
     }
 
@@ -249,7 +273,7 @@ impl Sequence {
     /// verdict, when a stage may not be so far yet.
     pub(crate) fn computed(&self) -> &[Token] {
         match &self.phase {
-            Phase::Decode(speculation) if speculation.committed().len() > self.asked.prompt.len() => {
+            Phase::Decode(speculation) if speculation.committed().len() > self.n_text as usize => {
                 let committed = speculation.committed();
                 &committed[..committed.len() - 1]
             }
@@ -270,9 +294,29 @@ impl Sequence {
         &self.asked
     }
 
-    /// The sources that its caller brought, as long as its prompt is not through.
+    /// What the request has come to, for it to go on from in another sequence.
+    pub(crate) fn past(&self) -> Past {
+        let text = match &self.phase {
+            Phase::Prefill { text, .. } => text.clone(),
+            Phase::Decode(speculation) => speculation.committed().to_vec(),
+            Phase::Closing { .. } => Vec::new(),
+        };
+        let mut guessing = self.guessed;
+        guessing.add(&self.guessing_at_end());
+        Past { text, n_cached: self.n_cached, mu: self.mu, meter: self.meter.clone(), guessing }
+    }
+
+    /// Whether the request was another sequence before.
+    pub(crate) const fn was_interrupted(&self) -> bool {
+        self.n_text > self.asked.prompt.len() as u32
+    }
+
+    /// The sources that its caller brought; it goes on without them.
     pub(crate) fn take_own(&mut self) -> Vec<Box<dyn Proposer>> {
-        std::mem::take(&mut self.own)
+        match &mut self.phase {
+            Phase::Decode(speculation) => speculation.take_own(),
+            Phase::Prefill { .. } | Phase::Closing { .. } => std::mem::take(&mut self.own),
+        }
     }
 
     fn n_prompt(&self) -> u32 {
@@ -281,7 +325,7 @@ impl Sequence {
 
     fn positions(&self) -> u32 {
         match &self.phase {
-            Phase::Prefill { next } => *next as u32,
+            Phase::Prefill { next, .. } => *next as u32,
             Phase::Decode(speculation) => speculation.committed().len() as u32,
             Phase::Closing { positions } => *positions,
         }
@@ -305,13 +349,39 @@ pub(crate) struct Guessing {
 }
 
 /// Where a sequence's time goes.
-#[derive(Debug)]
-struct Meter {
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
     started: Duration,
     /// When the first and the latest token were committed.
     tokens: Option<(Duration, Duration)>,
     loops: Loops,
     stages: Vec<StageTiming>,
+}
+
+impl Past {
+    /// Its figures, should it end now.
+    pub(crate) fn timings(&self, prompt_tokens: u32, now: Duration) -> Timings {
+        Timings {
+            prompt_tokens,
+            cached_tokens: self.n_cached,
+            generated_tokens: (self.text.len() as u32).saturating_sub(prompt_tokens),
+            ..self.meter.timings(now, &self.guessing)
+        }
+    }
+}
+
+impl Guessing {
+    fn add(&mut self, other: &Self) {
+        let (ours, theirs) = (&mut self.windows, other.windows);
+        ours.windows += theirs.windows;
+        ours.live_windows += theirs.live_windows;
+        ours.stale_windows += theirs.stale_windows;
+        ours.proposed += theirs.proposed;
+        ours.accepted += theirs.accepted;
+        self.tally.add(&other.tally);
+        self.in_flight.add(&other.in_flight);
+        self.epochs += other.epochs;
+    }
 }
 
 impl Meter {

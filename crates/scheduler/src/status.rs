@@ -24,6 +24,10 @@ pub struct Stats {
     pub cancelled: u64,
     /// Requests that failed.
     pub failed: u64,
+    /// Times that a running request made room for a more urgent one.
+    pub preempted: u64,
+    /// Times that a request went on after an interruption.
+    pub resumed: u64,
     /// Tokens of the prefixes parked now.
     pub parked_tokens: u64,
     /// Prefixes parked now.

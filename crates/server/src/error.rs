@@ -165,6 +165,7 @@ impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::QueueTimeout { waited } => Self::QueueTimeout(waited),
+            Failure::QueueFull { limit } => Self::QueueFull { limit },
             Failure::LineLost { reason } => Self::LineLost(reason),
             Failure::Parameters { reason } => {
                 Self::Invalid { code: "invalid_value", param: None, message: reason }

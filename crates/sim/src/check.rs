@@ -126,8 +126,8 @@ pub enum Ending {
     Cancelled,
     /// With the line.
     LineLost,
-    /// In the queue.
-    QueueTimeout,
+    /// In the queue, by its deadline or for somebody else.
+    TurnedAway,
     /// With any other reason.
     Failed(String),
 }
@@ -149,6 +149,8 @@ pub(crate) struct Expected {
     pub(crate) is_refused: bool,
     /// Whether it may fail at any time, because engines do.
     pub(crate) may_fail: bool,
+    /// Whether it may fail with the line: it does not wait for the next one as long as that takes.
+    pub(crate) may_be_lost: bool,
 }
 
 #[derive(Debug)]
@@ -226,8 +228,8 @@ impl Stories {
         let is_right = match &ending {
             Ending::Done(end) => story.got.len() == story.expected.tokens.len() && *end == story.expected.end,
             Ending::Cancelled => story.cancelled,
-            Ending::LineLost => story.interrupted,
-            Ending::QueueTimeout => is_queued,
+            Ending::LineLost => story.interrupted && story.expected.may_be_lost,
+            Ending::TurnedAway => is_queued,
             Ending::Failed(_) => story.expected.is_refused || story.expected.may_fail,
         };
         if !is_right {

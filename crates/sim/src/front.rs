@@ -36,6 +36,8 @@ pub(crate) struct Guessed {
     pub(crate) reused_tokens: u64,
     /// Prefixes that a stage did not have.
     pub(crate) lost_prefixes: u64,
+    pub(crate) preempted: u64,
+    pub(crate) resumed: u64,
 }
 
 /// A front, driven by the line's loop.

@@ -99,6 +99,10 @@ pub struct Summary {
     pub reused_tokens: u64,
     /// Times that a stage did not have the prefix that a sequence was to begin with.
     pub lost_prefixes: u64,
+    /// Times that a running request made room for a more urgent one.
+    pub preempted: u64,
+    /// Times that a request went on after an interruption.
+    pub resumed: u64,
     /// Times that the line was lost.
     pub outages: u64,
     /// Faults reported by stages that had every reason to.
@@ -121,7 +125,8 @@ pub fn run(plan: &Plan) -> Outcome {
         let open = ask.open(SeqId(0), scenario.limits.context);
         let (tokens, end) = toy::sequential(&scenario.model, &open, &ask.prompt);
         let (is_refused, may_fail) = (scenario::is_refused(&ask.sampler), scenario.failures > 0);
-        Expected { tokens, end, is_refused, may_fail }
+        let may_be_lost = driver != Driver::Scheduler || scenario.replay_timeout < scenario::AGES;
+        Expected { tokens, end, is_refused, may_fail, may_be_lost }
     }));
     let asks = scenario.asks.clone();
     match driver {
@@ -133,6 +138,7 @@ pub fn run(plan: &Plan) -> Outcome {
             config.max_chunks_in_flight = limits.max_chunks;
             config.queue_limit = scenario.queue_limit;
             config.queue_timeout = scenario.queue_timeout;
+            config.replay_timeout = scenario.replay_timeout;
             config.speculate = scenario.speculate.clone();
             config.prefix_tokens = scenario.prefix_tokens;
             config.copies_prefixes = scenario.prefix_bytes > 0;
@@ -174,6 +180,8 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
         shared_calls: counts.shared_calls,
         reused_tokens: guessed.reused_tokens,
         lost_prefixes: guessed.lost_prefixes,
+        preempted: guessed.preempted,
+        resumed: guessed.resumed,
         outages: counts.outages,
         faults: counts.faults,
         sabotaged: network.n_broken() + counts.spoiled_calls,
@@ -197,6 +205,8 @@ impl Summary {
         self.shared_calls += other.shared_calls;
         self.reused_tokens += other.reused_tokens;
         self.lost_prefixes += other.lost_prefixes;
+        self.preempted += other.preempted;
+        self.resumed += other.resumed;
         self.outages += other.outages;
         self.faults += other.faults;
         self.sabotaged += other.sabotaged;
@@ -210,7 +220,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
-             {} prompt tokens reused ({} prefixes lost), {} outages, {} faults, {} events",
+             {} prompt tokens reused ({} prefixes lost), {} preempted, {} resumed, {} outages, {} faults, {} events",
             self.requests,
             self.tokens,
             self.windows,
@@ -221,6 +231,8 @@ impl fmt::Display for Summary {
             self.shared_calls,
             self.reused_tokens,
             self.lost_prefixes,
+            self.preempted,
+            self.resumed,
             self.outages,
             self.faults,
             self.events

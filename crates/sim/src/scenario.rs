@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::{LayerRange, Open, Position, RowDtype, SamplerParams, SeqId, Token};
-use scheduler::{Namespace, Request};
+use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 
 use crate::Plan;
@@ -33,6 +33,8 @@ pub(crate) struct Ask {
     pub(crate) choice: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) top_logprobs: Option<u8>,
+    pub(crate) client: Client,
+    pub(crate) priority: i32,
     /// Whose prefixes it shares.
     pub(crate) namespace: Option<Namespace>,
     /// From the moment it is taken (or, with [`crate::front::Guesses`], started) until it is cancelled.
@@ -49,6 +51,8 @@ impl Ask {
             max_tokens: self.max_tokens,
             ignore_eos: self.ignore_eos,
             top_logprobs: self.top_logprobs,
+            client: self.client,
+            priority: self.priority,
             namespace: self.namespace,
             prediction: None,
         }
@@ -98,6 +102,9 @@ pub(crate) struct Limits {
     pub(crate) max_width: u32,
 }
 
+/// Longer than anything takes.
+pub(crate) const AGES: Duration = Duration::from_secs(3600);
+
 pub(crate) struct Scenario {
     pub(crate) model: Model,
     pub(crate) stages: Vec<(LayerRange, CallTime)>,
@@ -111,6 +118,8 @@ pub(crate) struct Scenario {
     pub(crate) failures: u32,
     pub(crate) queue_limit: u32,
     pub(crate) queue_timeout: Duration,
+    /// How long requests wait for a new line.
+    pub(crate) replay_timeout: Duration,
     /// Tokens of prefixes that the front has kept.
     pub(crate) prefix_tokens: u64,
     /// Bytes that each stage has for them beside its slots.
@@ -162,7 +171,8 @@ impl Scenario {
             outages,
             failures: if plan.calm { 0 } else { random.pick(&[0, 0, 0, 1, 5]) },
             queue_limit: random.between(1, 12),
-            queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { Duration::from_secs(3600) },
+            queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { AGES },
+            replay_timeout: random.pick(&[Duration::ZERO, Duration::from_millis(2), AGES, AGES]),
             speculate: draw_speculate(plan, random),
             prefix_tokens: random.pick(&[0, 100, 100_000]),
             prefix_bytes: random.pick(&[0, 3000, 1 << 30]),
@@ -212,6 +222,8 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
         choice: random.between(0, 3),
         ignore_eos: random.percent(50),
         top_logprobs: random.percent(25).then(|| random.between(0, 3) as u8),
+        client: random.between(0, 2).into(),
+        priority: random.pick(&[0, 0, 0, -1, 1]),
         namespace: random.pick(&[Some(0), Some(0), Some(1), None]),
         patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
     }

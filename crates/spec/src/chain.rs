@@ -65,6 +65,12 @@ impl Chain {
         Self { links, order, n_vocab, tally }
     }
 
+    /// Takes the last `n` sources out.
+    pub(crate) fn take_last(&mut self, n: usize) -> Vec<Box<dyn Proposer>> {
+        let links = self.links.split_off(self.links.len().saturating_sub(n));
+        links.into_iter().map(|link| link.source).collect()
+    }
+
     pub(crate) const fn is_empty(&self) -> bool {
         self.links.is_empty()
     }

@@ -78,7 +78,8 @@ pub trait Proposer: fmt::Debug + Send {
     /// What to expect of it at first.
     fn prior(&self) -> Prior;
 
-    /// The sequence begins with this prompt. Called once and first.
+    /// The sequence begins with this prompt. Called first; and again if the sequence was interrupted and goes on
+    /// elsewhere: its prompt is then all that is certain, and nothing else of what was said before holds.
     fn begin(&mut self, prompt: &[Token]);
 
     /// One more token is certain: the last of `committed`.

@@ -95,6 +95,8 @@ impl InFlight {
 /// See the module.
 #[derive(Debug)]
 pub struct Speculation {
+    /// Sources at the end of the chain that the caller brought.
+    n_own: usize,
     pipeline: Pipeline,
     chain: Chain,
     controller: Controller,
@@ -122,8 +124,10 @@ impl Speculation {
     pub fn new(start: Start, speculate: &Speculate) -> Self {
         let Start { setup, prompt, prediction, own } = start;
         let (mut sources, order) = speculate.sources(prediction);
+        let n_own = own.len();
         sources.extend(own);
         Self {
+            n_own,
             n_prompt: prompt.len(),
             told: None,
             chain: Chain::new(sources, order, setup.n_vocab, &prompt),
@@ -136,6 +140,11 @@ impl Speculation {
             in_flight: InFlight::default(),
             counted: Duration::ZERO,
         }
+    }
+
+    /// Gives the caller's own sources back, for the text to go on in another sequence; this one guesses without them.
+    pub fn take_own(&mut self) -> Vec<Box<dyn Proposer>> {
+        self.chain.take_last(std::mem::take(&mut self.n_own))
     }
 
     /// Windows in flight at most, to be given to [`Setup`].

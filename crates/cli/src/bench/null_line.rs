@@ -251,6 +251,8 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         max_tokens: Some(TOKENS as u32),
         ignore_eos: true,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     })?;

@@ -27,6 +27,8 @@ fn request(seed: u64) -> Request {
         max_tokens: Some(TOKENS),
         ignore_eos: true,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     }

@@ -324,7 +324,7 @@ impl Core {
                 if let Some(probe) = self.pulse.line_lost() {
                     self.scheduler.cancel(probe, now);
                 }
-                self.scheduler.line_lost(&reason);
+                self.scheduler.line_lost(&reason, now);
                 self.lost = Some(reason);
             }
         }

@@ -255,6 +255,8 @@ pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {
         max_tokens: Some(max_tokens),
         ignore_eos: false,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     }

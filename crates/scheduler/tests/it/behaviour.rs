@@ -63,7 +63,7 @@ fn prompts_that_start_together_take_turns() {
         front.submit(request(19, None)).unwrap();
     }
     front.outputs();
-    front.scheduler.line_lost("test");
+    front.scheduler.line_lost("test", front.now);
     front.scheduler.line_up(Duration::ZERO);
     let chunks: Vec<_> = front.outputs().into_iter().filter(|line| line.contains("chunk")).collect();
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_lost_line_fails_what_runs_and_keeps_what_waits() {
         front.submit(request(2, None)).unwrap();
     }
     front.cancel(RequestId(1));
-    front.scheduler.line_lost("stage 1 closed its link");
+    front.scheduler.line_lost("stage 1 closed its link", front.now);
     let outputs = front.outputs();
     assert!(
         outputs.iter().all(|line| line.starts_with('r')),
@@ -478,7 +478,7 @@ fn nobody_hears_of_requests_without_room_for_a_guess_and_all_end_with_the_line()
     assert!(front.outputs().iter().all(|line| !line.contains("draft") && !line.contains("text")));
     front.submit(request(3, Some(2))).unwrap();
     assert!(front.outputs().contains(&"r1 to be drafted after [1, 2, 3]".to_owned()));
-    front.scheduler.line_lost("test");
+    front.scheduler.line_lost("test", front.now);
     assert!(front.outputs().contains(&"r1 no longer drafted".to_owned()));
 }
 
@@ -514,7 +514,7 @@ fn each_probe_has_a_width_that_nobody_knows() {
 fn a_probe_that_is_lost_leaves_no_trace_in_the_figures() {
     let mut front = Front::new(Config { speculate: Speculate::auto(), ..config() });
     front.scheduler.probe(Token(0), front.now).expect("the line is idle");
-    front.scheduler.line_lost("test");
+    front.scheduler.line_lost("test", front.now);
     let stats = front.scheduler.stats();
     assert_eq!((stats.windows, stats.live_windows, stats.stale_windows, stats.loops.windows), (0, 0, 0, 0));
 }

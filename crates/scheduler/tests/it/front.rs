@@ -28,6 +28,8 @@ pub(crate) fn request(n_prompt: usize, max_tokens: Option<u32>) -> Request {
         max_tokens,
         ignore_eos: false,
         top_logprobs: None,
+        client: 0,
+        priority: 0,
         namespace: None,
         prediction: None,
     }

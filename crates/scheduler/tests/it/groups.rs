@@ -9,7 +9,7 @@ use crate::front::{Front, config, request, verdict};
 fn running(n: u16) -> Front {
     let mut front = Front::new(Config { n_slots: n, ..config() });
     for _ in 0..n {
-        front.submit(request(1, None)).unwrap();
+        front.submit(request(1, None)).expect("a request that fits");
     }
     front.outputs();
     front
@@ -19,7 +19,7 @@ impl Front {
     /// The verdict on a sequence's window `window`, whose base has the same number.
     fn hear(&mut self, seq: u64, window: u32, company: Company, ended: Option<End>) {
         let verdict = Verdict { company, ..verdict(seq, window, window, 9, ended) };
-        self.report(2, Report::Verdict(Box::new(verdict))).unwrap();
+        self.report(2, Report::Verdict(Box::new(verdict))).expect("a verdict on what was sent");
     }
 
     /// The windows that go out now.
@@ -80,9 +80,9 @@ fn whoever_ends_meanwhile_is_not_waited_for() {
 fn a_lost_line_takes_the_group_with_it() {
     let mut front = running(2);
     front.hear(0, 0, Company::Leads(1), None);
-    front.scheduler.line_lost("pulled out");
+    front.scheduler.line_lost("pulled out", front.now);
     front.scheduler.line_up(front.now);
-    front.submit(request(1, None)).unwrap();
+    front.submit(request(1, None)).expect("a request that fits");
     let [seq] = front.scheduler.sequences().map(|sequence| sequence.seq).collect::<Vec<_>>()[..] else {
         panic!("one sequence runs")
     };

@@ -42,6 +42,8 @@ fn request() -> impl Strategy<Value = Request> {
             max_tokens,
             ignore_eos,
             top_logprobs,
+            client: 0,
+            priority: 0,
             namespace: None,
             prediction: None,
         },
@@ -128,7 +130,7 @@ impl World {
             }
             Step::Fault(n, whole_stage) => self.line.fault(n, whole_stage),
             Step::Lose(ms) => {
-                self.scheduler.line_lost("test");
+                self.scheduler.line_lost("test", self.now);
                 self.line = Line::new(&self.config, self.line.next_seq());
                 self.settle();
                 self.now += Duration::from_millis(ms);
@@ -199,7 +201,7 @@ impl World {
             Step::Submit(request) => self.submit(*request),
             Step::Cancel(back) => self.scheduler.cancel(RequestId(back), self.now),
             Step::Lose(ms) => {
-                self.scheduler.line_lost("test");
+                self.scheduler.line_lost("test", self.now);
                 self.now += Duration::from_millis(ms);
                 self.scheduler.line_up(self.now);
             }
@@ -310,7 +312,7 @@ proptest! {
             prop_assert!(after.sequences <= u32::from(config.n_slots));
             world.listen();
         }
-        world.scheduler.line_lost("test");
+        world.scheduler.line_lost("test", world.now);
         world.scheduler.handle_timeout(world.now + config.queue_timeout);
         world.listen();
         prop_assert!(world.heard.values().all(|heard| heard.last.is_some()), "each has exactly one end");

@@ -132,7 +132,7 @@ impl Requests {
             Event::Failed(failure) => {
                 let ending = match failure {
                     Failure::LineLost { .. } => Ending::LineLost,
-                    Failure::QueueTimeout { .. } => Ending::QueueTimeout,
+                    Failure::QueueTimeout { .. } | Failure::QueueFull { .. } => Ending::TurnedAway,
                     other => Ending::Failed(other.to_string()),
                 };
                 self.stories.ended(request, ending);
@@ -146,9 +146,9 @@ impl Front for Requests {
         self.scheduler.line_up(now);
     }
 
-    fn line_lost(&mut self, _now: Duration) {
+    fn line_lost(&mut self, now: Duration) {
         self.stories.interrupted();
-        self.scheduler.line_lost("a stage was lost");
+        self.scheduler.line_lost("a stage was lost", now);
     }
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
@@ -195,6 +195,8 @@ impl Front for Requests {
             accepted: stats.accepted,
             reused_tokens: stats.reused_tokens,
             lost_prefixes: stats.lost_prefixes,
+            preempted: stats.preempted,
+            resumed: stats.resumed,
             refused: stats.guesses.sources().map(|source| source.unknown).sum(),
         }
     }

@@ -82,6 +82,8 @@ impl ToyLine {
             max_tokens: Some(workload.answer.len() as u32),
             ignore_eos: true,
             top_logprobs: None,
+            client: 0,
+            priority: 0,
             namespace: None,
             prediction: workload.prediction.clone(),
         })?;

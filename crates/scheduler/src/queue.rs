@@ -1,0 +1,185 @@
+//! Who waits for a slot, and who is next.
+//!
+//! Owns: the order, fairness among clients, and deadlines. Does not know slots: whoever owns them asks for the next.
+//!
+//! The most urgent priority goes first; within it those who ran already and were interrupted; then the client with the
+//! fewest running requests, of those the one that was served longest ago, and each client's requests in their order. So
+//! a client with a thousand requests delays another one's by one of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::Token;
+use spec::Proposer;
+
+use crate::sequence::{Guessing, Meter};
+use crate::{Client, Failure, Request, RequestId};
+
+/// Clients whose last turn is remembered; beyond that those forgotten that have nothing waiting.
+const MAX_TURNS: usize = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: BTreeMap<RequestId, Waiting>,
+    /// Fresh requests at most.
+    limit: usize,
+    /// When each client was served last, counted in requests served.
+    turns: BTreeMap<Client, u64>,
+    served: u64,
+}
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) request: Request,
+    /// Sources of guesses that its caller brought.
+    pub(crate) own: Vec<Box<dyn Proposer>>,
+    /// The width of its only window, if it is the front's own.
+    pub(crate) probe: Option<u32>,
+    pub(crate) since: Duration,
+    pub(crate) patience: Patience,
+    /// What it had come to when it was interrupted.
+    pub(crate) past: Option<Past>,
+    /// A stage had lost the prefix that it began with: it begins with nothing.
+    pub(crate) was_misled: bool,
+}
+
+/// How long a request waits, and what it is told then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Until then, for a place.
+    Place(Duration),
+    /// Until then, for a line in place of the one that was lost.
+    Line(Duration, String),
+    /// As long as it takes: it ran already and made room for somebody more urgent.
+    Endless,
+}
+
+/// What an interrupted request goes on from.
+#[derive(Debug)]
+pub(crate) struct Past {
+    /// Prompt and committed tokens.
+    pub(crate) text: Vec<Token>,
+    /// Prompt tokens that were resident when it began.
+    pub(crate) n_cached: u32,
+    /// Mirostat's state after the last token.
+    pub(crate) mu: Option<f32>,
+    pub(crate) meter: Meter,
+    pub(crate) guessing: Guessing,
+}
+
+impl Waiting {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        match self.patience {
+            Patience::Place(at) | Patience::Line(at, _) => Some(at),
+            Patience::Endless => None,
+        }
+    }
+
+    /// What it is told when its deadline has passed.
+    pub(crate) fn failure(&self, now: Duration) -> Failure {
+        match &self.patience {
+            Patience::Line(_, reason) => Failure::LineLost { reason: reason.clone() },
+            Patience::Place(_) | Patience::Endless => {
+                Failure::QueueTimeout { waited: now.saturating_sub(self.since) }
+            }
+        }
+    }
+
+    const fn is_fresh(&self) -> bool {
+        self.past.is_none() && !self.was_misled
+    }
+}
+
+impl Queue {
+    pub(crate) const fn new(limit: u32) -> Self {
+        Self { waiting: BTreeMap::new(), limit: limit as usize, turns: BTreeMap::new(), served: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Makes room for one more of a client's requests: in a full queue the newest one goes of whoever has at least two
+    /// more waiting than this client. None if nobody has; else who must be told, if anybody.
+    pub(crate) fn make_room(&mut self, client: Client) -> Option<Option<RequestId>> {
+        let mut counts: BTreeMap<Client, (usize, RequestId)> = BTreeMap::new();
+        let mut n_fresh = 0;
+        for (&id, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.is_fresh()) {
+            n_fresh += 1;
+            let (count, newest) = counts.entry(waiting.request.client).or_insert((0, id));
+            *count += 1;
+            *newest = id;
+        }
+        if n_fresh < self.limit {
+            return Some(None);
+        }
+        let ours = counts.get(&client).map_or(0, |&(count, _)| count);
+        let (count, newest) = counts.into_values().max_by_key(|&(count, _)| count)?;
+        if count < ours + 2 {
+            return None;
+        }
+        self.waiting.remove(&newest);
+        Some(Some(newest))
+    }
+
+    pub(crate) fn push(&mut self, id: RequestId, waiting: Waiting) {
+        self.waiting.insert(id, waiting);
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
+        self.waiting.remove(&id)
+    }
+
+    /// The line is gone: who would wait for ever does so until `at` only.
+    pub(crate) fn line_lost(&mut self, at: Duration, reason: &str) {
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.patience == Patience::Endless) {
+            waiting.patience = Patience::Line(at, reason.into());
+        }
+    }
+
+    /// A line is there: who waited for one waits for a place now.
+    pub(crate) fn line_up(&mut self) {
+        for waiting in self.waiting.values_mut() {
+            if let Patience::Line(..) = waiting.patience {
+                waiting.patience = Patience::Endless;
+            }
+        }
+    }
+
+    /// How many wait that are more urgent than `priority`.
+    pub(crate) fn n_before(&self, priority: i32) -> usize {
+        self.waiting.values().filter(|waiting| waiting.request.priority < priority).count()
+    }
+
+    /// Takes out who is next. `running` says how many requests of a client run.
+    pub(crate) fn next(&mut self, running: impl Fn(Client) -> usize) -> Option<(RequestId, Waiting)> {
+        let turn = |client: Client| self.turns.get(&client).copied().unwrap_or(0);
+        let key = |(&id, waiting): (&RequestId, &Waiting)| {
+            let client = waiting.request.client;
+            let is_new = waiting.is_fresh();
+            (waiting.request.priority, is_new, running(client), turn(client), id)
+        };
+        let (.., id) = self.waiting.iter().map(key).min()?;
+        let waiting = self.waiting.remove(&id)?;
+        self.served += 1;
+        self.turns.insert(waiting.request.client, self.served);
+        if self.turns.len() > MAX_TURNS {
+            let waits = |client: &Client| self.waiting.values().any(|w| w.request.client == *client);
+            self.turns.retain(|client, _| waits(client));
+        }
+        Some((id, waiting))
+    }
+
+    /// Takes out one whose deadline has passed.
+    pub(crate) fn overdue(&mut self, now: Duration) -> Option<(RequestId, Waiting)> {
+        let is_over = |waiting: &Waiting| waiting.deadline().is_some_and(|at| at <= now);
+        let id = self.waiting.iter().find(|(_, waiting)| is_over(waiting)).map(|(&id, _)| id)?;
+        self.waiting.remove(&id).map(|waiting| (id, waiting))
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.waiting.values().filter_map(Waiting::deadline).min()
+    }
+}
