@@ -5,6 +5,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use net::{Role, Shape};
@@ -99,6 +100,8 @@ pub struct ServeArgs {
     pub prefix_bytes: u64,
     /// Requests that may wait; `None` for the usual number.
     pub queue: Option<u32>,
+    /// How long running requests wait for a new line.
+    pub replay_timeout: Duration,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
@@ -221,6 +224,17 @@ fn shape(given: Option<String>) -> anyhow::Result<Option<Shape>> {
         .transpose()
 }
 
+fn replay_timeout(given: Option<&str>) -> anyhow::Result<Duration> {
+    let Some(given) = given else { return Ok(REPLAY_TIMEOUT) };
+    let most = MAX_REPLAY_TIMEOUT.as_secs();
+    match net::duration(given).filter(|&time| time <= MAX_REPLAY_TIMEOUT) {
+        Some(time) => Ok(time),
+        None => usage(format!(
+            "--replay-timeout must be a time of {most}s at most like 10s or 500ms, not `{given}`"
+        )),
+    }
+}
+
 fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
     match given {
         None | Some("f32") => Ok(RowDtype::F32),
@@ -232,6 +246,10 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
 }
 
 /// Memory for the beginnings of earlier prompts in MiB: some thousand tokens of a large model, all that is ever asked of a
+/// Long enough for a process to be started again and to load its layers.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client has gone by then.
+const MAX_REPLAY_TIMEOUT: Duration = Duration::from_secs(3600);
 /// small one.
 const CACHE_MIB: u32 = 1024;
 
@@ -339,6 +357,7 @@ impl ServeArgs {
             kv: kv_type(flags.kv_type.as_deref())?,
             prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
             queue: flags.queue,
+            replay_timeout: replay_timeout(flags.replay_timeout.as_deref())?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
         })

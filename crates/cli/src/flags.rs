@@ -250,6 +250,10 @@ pub(crate) struct ServeFlags {
     /// Requests that may wait; more are sent away to try again later [default: 128]
     #[arg(long, value_name = "N")]
     pub(crate) queue: Option<u32>,
+    /// How long running requests wait for a line in place of a lost one before they fail: `10s`, `500ms`; at `0s` they
+    /// fail at once [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) replay_timeout: Option<String>,
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -262,7 +266,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

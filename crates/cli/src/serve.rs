@@ -378,6 +378,7 @@ fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> s
     scheduler::Config {
         speculate: args.speculate.clone(),
         queue_limit: args.queue.unwrap_or(usual.queue_limit),
+        replay_timeout: args.replay_timeout,
         copies_prefixes: args.prefix_bytes > 0,
         prefix_tokens: in_slots.max(args.prefix_bytes / prepared.position_bytes.max(1)),
         ..usual

@@ -20,5 +20,5 @@ pub use link::{
     Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Received,
     SegmentError, SendError, memory_pair,
 };
-pub use shape::{Shape, ShapeError};
+pub use shape::{Shape, ShapeError, duration};
 pub use tls::HandshakeError;

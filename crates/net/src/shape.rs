@@ -69,11 +69,11 @@ impl FromStr for Shape {
             let bad = |key, expected| ShapeError::BadValue { key, value: value.to_owned(), expected };
             let key = match key {
                 "delay" => {
-                    shape.delay = duration(value).ok_or_else(|| bad("delay", DURATION))?;
+                    shape.delay = delay(value).ok_or_else(|| bad("delay", DURATION))?;
                     "delay"
                 }
                 "jitter" => {
-                    shape.jitter = duration(value).ok_or_else(|| bad("jitter", DURATION))?;
+                    shape.jitter = delay(value).ok_or_else(|| bad("jitter", DURATION))?;
                     "jitter"
                 }
                 "rate" => {
@@ -122,10 +122,15 @@ fn scaled(value: &str, units: &[(&str, f64)]) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-fn duration(value: &str) -> Option<Duration> {
+/// A time with its unit, us, ms or s: `1.5s`. None if it is none.
+#[must_use]
+pub fn duration(value: &str) -> Option<Duration> {
     let us = scaled(value, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])?;
-    let duration = Duration::from_micros(us.round() as u64);
-    (duration <= MAX_DELAY).then_some(duration)
+    Some(Duration::from_micros(us.round() as u64))
+}
+
+fn delay(value: &str) -> Option<Duration> {
+    duration(value).filter(|&delay| delay <= MAX_DELAY)
 }
 
 fn rate(value: &str) -> Option<u64> {

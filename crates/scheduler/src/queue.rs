@@ -183,3 +183,105 @@ impl Queue {
         self.waiting.values().filter_map(Waiting::deadline).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::SamplerParams;
+
+    use super::*;
+
+    const PATIENT: Duration = Duration::from_secs(60);
+
+    fn waiting(client: Client, priority: i32) -> Waiting {
+        let request = Request {
+            prompt: vec![Token(1)],
+            sampler: SamplerParams::default(),
+            seed: 0,
+            choice: 0,
+            max_tokens: None,
+            ignore_eos: false,
+            top_logprobs: None,
+            client,
+            priority,
+            namespace: None,
+            prediction: None,
+        };
+        Waiting {
+            request,
+            own: Vec::new(),
+            probe: None,
+            since: Duration::ZERO,
+            patience: Patience::Place(PATIENT),
+            past: None,
+            was_misled: false,
+        }
+    }
+
+    fn queue(clients: &[Client]) -> Queue {
+        let mut queue = Queue::new(8);
+        for (id, &client) in clients.iter().enumerate() {
+            queue.push(RequestId(id as u64), waiting(client, 0));
+        }
+        queue
+    }
+
+    /// Whose requests are next while nobody's run.
+    fn order(queue: &mut Queue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next(|_| 0)).map(|(id, _)| id.0).collect()
+    }
+
+    #[test]
+    fn clients_take_turns_and_each_ones_requests_keep_their_order() {
+        assert_eq!(order(&mut queue(&[7, 7, 7, 7, 8, 9, 8])), [0, 4, 5, 1, 6, 2, 3]);
+    }
+
+    #[test]
+    fn who_has_fewer_running_goes_first() {
+        let mut queue = queue(&[7, 8, 7]);
+        let running = |client| if client == 7 { 2 } else { 1 };
+        assert_eq!(queue.next(running).map(|(id, _)| id.0), Some(1));
+        assert_eq!(queue.next(running).map(|(id, _)| id.0), Some(0));
+    }
+
+    #[test]
+    fn the_most_urgent_goes_first_and_then_who_was_interrupted() {
+        let mut queue = queue(&[1, 2]);
+        queue.push(RequestId(2), waiting(3, -1));
+        let misled = Waiting { was_misled: true, ..waiting(4, 0) };
+        queue.push(RequestId(3), misled);
+        queue.push(RequestId(4), waiting(5, 1));
+        assert_eq!((queue.n_before(0), queue.n_before(1), queue.n_before(-1)), (1, 4, 0));
+        assert_eq!(order(&mut queue), [2, 3, 0, 1, 4]);
+    }
+
+    #[test]
+    fn in_a_full_queue_the_greedy_make_room_for_others() {
+        let mut full = queue(&[7, 7, 7, 7, 7, 7, 7, 8]);
+        assert_eq!(full.make_room(7), None, "nobody has more than the greedy one itself");
+        assert_eq!(full.make_room(9), Some(Some(RequestId(6))), "its newest");
+        full.push(RequestId(8), waiting(9, 0));
+        assert_eq!(full.make_room(8), Some(Some(RequestId(5))));
+        assert_eq!(queue(&[7; 7]).make_room(7), Some(None), "there is room");
+        assert_eq!(queue(&[1, 1, 2, 2, 3, 3, 4, 4]).make_room(4), None, "nobody is greedy");
+        assert_eq!(queue(&[1, 1, 2, 2, 3, 3, 4, 4]).make_room(5), Some(Some(RequestId(7))));
+    }
+
+    #[test]
+    fn whoever_waits_for_a_line_does_so_for_a_time_only() {
+        let mut queue = queue(&[1]);
+        let endless = Waiting { patience: Patience::Endless, was_misled: true, ..waiting(2, 0) };
+        queue.push(RequestId(1), endless);
+        assert_eq!(queue.next_deadline(), Some(PATIENT));
+        let soon = Duration::from_secs(5);
+        queue.line_lost(soon, "stage 1 is gone");
+        assert_eq!(queue.next_deadline(), Some(soon));
+        assert!(queue.overdue(Duration::from_secs(4)).is_none());
+        let (id, gone) = queue.overdue(soon).expect("its time is over");
+        assert_eq!(
+            (id, gone.failure(soon)),
+            (RequestId(1), Failure::LineLost { reason: "stage 1 is gone".into() })
+        );
+        let (id, gone) = queue.overdue(PATIENT).expect("its time is over too");
+        assert_eq!((id, gone.failure(PATIENT)), (RequestId(0), Failure::QueueTimeout { waited: PATIENT }));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use axum::http::HeaderValue;
@@ -79,22 +80,36 @@ impl ApiKeys {
         let hash = blake3::hash(key.trim().as_bytes());
         // Equality of `blake3::Hash` takes constant time; `|` asks every key.
         let is_known = self.hashes.iter().fold(false, |known, ours| known | (*ours == hash));
-        is_known.then(|| Caller(short(&hash)))
+        is_known.then(|| Caller { key: short(&hash), client: short(&hash) })
     }
 }
 
-/// Who asks, told from others by its key; zero for everybody where there are no keys.
+/// Who asks, told from others by its key, or by its address where there are no keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Caller(u64);
+pub(crate) struct Caller {
+    /// Zero for everybody where there are no keys.
+    key: u64,
+    client: u64,
+}
 
 impl Caller {
+    /// Whoever asks from an address. Everybody shares what was computed, but waits in turn.
+    pub(crate) fn at(address: IpAddr) -> Self {
+        Self { key: 0, client: short(&blake3::hash(address.to_canonical().to_string().as_bytes())) }
+    }
+
+    /// Whose requests wait in turn with those of others.
+    pub(crate) const fn client(self) -> u64 {
+        self.client
+    }
+
     /// Whose computed prompts a request may share: only this caller's, and of those only the ones with the same `name`.
     pub(crate) fn namespace(self, name: Option<&str>) -> u64 {
         match name {
-            None => self.0,
-            Some(name) => {
-                short(&blake3::Hasher::new().update(&self.0.to_le_bytes()).update(name.as_bytes()).finalize())
-            }
+            None => self.key,
+            Some(name) => short(
+                &blake3::Hasher::new().update(&self.key.to_le_bytes()).update(name.as_bytes()).finalize(),
+            ),
         }
     }
 }

@@ -106,6 +106,8 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 max_tokens: options.max_tokens,
                 ignore_eos: options.ignore_eos,
                 top_logprobs: options.top_logprobs,
+                client: options.caller.client(),
+                priority: options.priority,
                 namespace,
                 prediction: prediction.clone(),
             };

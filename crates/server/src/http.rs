@@ -1,9 +1,10 @@
 //! The router: routes, and what surrounds every one of them.
 
 use std::any::Any;
+use std::net::SocketAddr;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +15,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::api::{Api, Cors};
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
 use crate::{limits, openapi, responses, routes, utility};
@@ -70,8 +72,11 @@ fn cors(cors: &Cors) -> Option<CorsLayer> {
     Some(layer.expose_headers([REQUEST_ID]))
 }
 
-/// Lets only those in who have a key, and notes which. Without keys everybody is the same caller.
+/// Lets only those in who have a key, and notes who asks.
 async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    if let Some(&ConnectInfo(address)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
+        request.extensions_mut().insert(Caller::at(address.ip()));
+    }
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
     {

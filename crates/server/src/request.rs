@@ -17,6 +17,9 @@ use crate::{conversation, sampling};
 /// Tokens that `/v1/completions` generates when nothing is said: OpenAI's default.
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
+/// More than anybody needs.
+const PRIORITIES: std::ops::RangeInclusive<i64> = -1000..=1000;
+
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "functions",
@@ -58,6 +61,8 @@ pub(crate) struct Options {
     pub cache: Option<Cache>,
     /// Who asks.
     pub caller: Caller,
+    /// The lower the sooner, as vLLM has it.
+    pub priority: i32,
     /// What the client expects the answer to be; guesses are taken from it.
     pub prediction: Option<String>,
     pub stops: Vec<String>,
@@ -171,6 +176,7 @@ impl Options {
             ignore_eos: fields.flag("ignore_eos")?,
             cache: cache(fields)?,
             caller: Caller::default(),
+            priority: fields.integer("priority", PRIORITIES)?.unwrap_or(0) as i32,
             prediction: prediction(fields)?,
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
             top_logprobs: None,

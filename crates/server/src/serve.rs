@@ -77,7 +77,8 @@ impl Server {
                 tracing::debug!(%error, "TCP_NODELAY refused");
             }
         });
-        let serving = axum::serve(listener, router(api)).with_graceful_shutdown(signal);
+        let app = router(api).into_make_service_with_connect_info::<SocketAddr>();
+        let serving = axum::serve(listener, app).with_graceful_shutdown(signal);
         tokio::select! {
             result = serving.into_future() => result,
             () = overtime(stopped) => Ok(()),

@@ -3,5 +3,6 @@
 mod behaviour;
 mod front;
 mod groups;
+mod interruptions;
 mod line;
 mod random;

@@ -86,6 +86,7 @@ fn generation() -> Vec<Field> {
         ("seed", json!({ "type": ["integer", "null"] })),
         ("ignore_eos", flag()),
         ("cache_prompt", flag()),
+        ("priority", json!({ "type": ["integer", "null"], "minimum": -1000, "maximum": 1000 })),
         ("prompt_cache_key", json!({ "type": ["string", "null"] })),
         (
             "prediction",

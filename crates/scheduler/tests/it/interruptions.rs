@@ -1,0 +1,142 @@
+//! Requests that are taken off the line go on where they stopped.
+
+use std::time::Duration;
+
+use protocol::{End, Mirostat, SamplerParams, Work};
+use scheduler::{Config, Output, Request};
+
+use crate::front::{Front, config, request, verdict};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn patient() -> Front {
+    Front::new(Config {
+        n_slots: 1,
+        queue_limit: 4,
+        replay_timeout: PATIENCE,
+        prefix_tokens: 100,
+        ..config()
+    })
+}
+
+/// A front whose only request has got two tokens after a prompt of three.
+fn talking(request: Request) -> Front {
+    let mut front = patient();
+    front.submit(request).expect("a request that fits");
+    front.progress(0, 2).expect("what was sent");
+    front.verdict(0, 0, 2, 50, None).expect("what was sent");
+    front.verdict(0, 1, 3, 51, None).expect("what was sent");
+    front.outputs();
+    front
+}
+
+#[test]
+fn on_the_next_line_a_request_goes_on_from_its_last_token() {
+    let mut front = talking(request(3, Some(4)));
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    assert!(front.outputs().is_empty(), "its caller hears nothing");
+    front.pass(4000);
+    front.scheduler.line_up(front.now);
+    assert_eq!(
+        front.outputs(),
+        ["s1 open, limit 7", "s1 chunk at 0 [1, 2, 3, 50]", "s1 window 0 at 4 [51]"],
+        "what was said is the prompt now, and the limit is the same"
+    );
+    front.progress(1, 4).expect("what was sent");
+    front.verdict(1, 0, 4, 52, None).expect("what was sent");
+    front.verdict(1, 1, 5, 53, Some(End::Limit)).expect("what was sent");
+    let said = front.outputs();
+    assert_eq!(said[1..], ["r0 tokens [52]", "r0 tokens [53]", "s1 close", "r0 done: Length"]);
+    let stats = front.scheduler.stats();
+    assert_eq!((stats.resumed, stats.finished, stats.failed), (1, 1, 0));
+}
+
+#[test]
+fn nobody_waits_for_a_line_longer_than_was_said() {
+    let mut front = talking(request(3, None));
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    assert_eq!(front.scheduler.next_deadline(), Some(PATIENCE));
+    front.pass(5000);
+    front.scheduler.handle_timeout(front.now);
+    assert_eq!(front.outputs(), ["r0 failed: the line was lost: stage 2 is gone"]);
+    front.scheduler.line_up(front.now);
+    assert!(front.outputs().is_empty());
+}
+
+#[test]
+fn a_request_that_waits_for_a_line_can_be_cancelled() {
+    let mut front = talking(request(3, None));
+    let id = front.scheduler.sequences().next().expect("it runs").request;
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    front.cancel(id);
+    assert_eq!(front.outputs(), ["r0 done: Cancelled"]);
+    assert_eq!(front.scheduler.stats().queued, 0);
+}
+
+#[test]
+fn the_figures_are_those_of_the_whole_request() {
+    let mut front = talking(request(3, Some(3)));
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    front.scheduler.line_up(front.now);
+    front.progress(1, 4).expect("what was sent");
+    front.verdict(1, 0, 4, 52, Some(End::Limit)).expect("what was sent");
+    let said = std::iter::from_fn(|| front.scheduler.poll_output());
+    let done = said.filter_map(|output| match output {
+        Output::Event(_, scheduler::Event::Done { timings, .. }) => Some(timings),
+        _ => None,
+    });
+    let [timings] = &done.collect::<Vec<_>>()[..] else { panic!("it ended once") };
+    assert_eq!((timings.prompt_tokens, timings.generated_tokens), (3, 3));
+    assert_eq!((timings.windows, timings.live_windows), (4, 3), "one was on its way when the line was lost");
+}
+
+#[test]
+fn mirostat_goes_on_from_its_last_state() {
+    let mirostat = Some(Mirostat { version: 2, tau: 5.0, eta: 0.1, mu: 10.0 });
+    let sampler = SamplerParams { mirostat, ..SamplerParams::default() };
+    let mut front = talking(Request { sampler, ..request(3, None) });
+    let verdict = protocol::Verdict { mu: Some(7.5), ..verdict(0, 2, 4, 52, None) };
+    front.report(2, protocol::Report::Verdict(Box::new(verdict))).expect("what was sent");
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    front.scheduler.line_up(front.now);
+    let opened = std::iter::from_fn(|| front.scheduler.poll_output()).find_map(|output| match output {
+        Output::Work(frame) => match frame.work {
+            Work::Open(open) => open.sampler.mirostat,
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(opened.map(|mirostat| mirostat.mu), Some(7.5));
+}
+
+#[test]
+fn the_more_urgent_has_the_less_urgent_make_room_and_it_goes_on_afterwards() {
+    let mut front = talking(request(3, Some(4)));
+    front.submit(Request { priority: -1, ..request(1, Some(1)) }).expect("a request that fits");
+    assert_eq!(front.scheduler.stats().preempted, 1);
+    assert_eq!(front.outputs(), ["s0 drop", "s0 close"]);
+    front.submit(Request { priority: -1, ..request(1, Some(1)) }).expect("a request that fits");
+    assert!(front.outputs().is_empty(), "only one slot is to be had");
+    front.closed(0).expect("what was sent");
+    assert_eq!(front.outputs(), ["r1 started after 0ns", "s1 open, limit 2", "s1 window 0 at 0 [1]"]);
+    for seq in [1, 2] {
+        front.verdict(seq, 0, 0, 9, Some(End::Limit)).expect("what was sent");
+        front.closed(seq).expect("what was sent");
+    }
+    let said = front.outputs();
+    assert_eq!(
+        said[said.len() - 3..],
+        ["s3 open, limit 7", "s3 chunk at 0 [1, 2, 3, 50]", "s3 window 0 at 4 [51]"],
+        "{said:?}"
+    );
+}
+
+#[test]
+fn equals_do_not_interrupt_each_other() {
+    let mut front = talking(request(3, None));
+    for priority in [0, 1] {
+        front.submit(Request { priority, ..request(1, None) }).expect("a request that fits");
+    }
+    assert!(front.outputs().is_empty());
+    assert_eq!(front.scheduler.stats().preempted, 0);
+}

@@ -1,0 +1,76 @@
+"""A stage is lost and no request is: each goes on at the very next token of its text."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from paceline import SMOLLM2, SOAK, Serve, wait_gone
+from streams import Stream
+
+# With results that do not depend on the shape of a batch, what is computed again is what was computed before.
+ARGS = (SMOLLM2, "--stages", 3, "--threads", 1, "--exact", "--parallel", 3)
+TOKENS = 200 if SOAK else 80
+PROMPTS = ["Once upon a time there was a", "Q: What is rain?\nA:", "1. copper\n2. iron\n3."]
+
+
+@pytest.fixture(scope="module", params=["off", "auto"])
+def serve(request):
+    with Serve(*ARGS, "--speculate", request.param) as serve:
+        serve.wait_ready()
+        yield serve
+
+
+def alone(serve, prompt, **more):
+    """The text of a request that nothing disturbs."""
+    stream = Stream(serve, TOKENS, prompt, **more)
+    stream.wait_end(60)
+    return stream.text()
+
+
+@pytest.mark.parametrize("seed", range(50 if SOAK else 2))
+def test_a_killed_stage_costs_time_and_nothing_else(serve, seed):
+    chance = random.Random(seed)
+    more = {"temperature": 0.8, "seed": 7, "frequency_penalty": 0.3} if seed % 2 else {}
+    expected = [alone(serve, prompt, **more) for prompt in PROMPTS]
+    streams = [Stream(serve, TOKENS, prompt, **more) for prompt in PROMPTS]
+    for stream in streams:
+        stream.wait_events(chance.randrange(2, TOKENS // 4))
+    victim = chance.choice(serve.stage_pids()[1:])
+    os.kill(victim, signal.SIGKILL)
+    for stream in streams:
+        stream.wait_end(60)
+    assert [stream.text() for stream in streams] == expected
+    wait_gone([victim], 5)
+    assert victim not in serve.stage_pids()
+
+
+def test_a_kill_while_prompts_are_read_is_not_seen_either(serve):
+    prompt = " ".join(PROMPTS) * 12
+    expected = alone(serve, prompt)
+    stream = Stream(serve, TOKENS, prompt, cache_prompt=False)
+    os.kill(serve.stage_pids()[2], signal.SIGKILL)
+    stream.wait_end(60)
+    assert stream.text() == expected
+
+
+def test_a_frozen_stage_is_replaced_and_the_answer_goes_on(serve):
+    expected = alone(serve, PROMPTS[0])
+    stream = Stream(serve, TOKENS, PROMPTS[0])
+    stream.wait_events(3)
+    victim = serve.stage_pids()[1]
+    os.kill(victim, signal.SIGSTOP)
+    stream.wait_end(60)
+    assert stream.text() == expected
+    wait_gone([victim], 15)
+
+
+def test_a_line_that_does_not_come_back_is_told():
+    with Serve(*ARGS, "--replay-timeout", "300ms") as serve:
+        serve.wait_ready()
+        stream = Stream(serve, 2000)
+        stream.wait_events(3)
+        os.kill(serve.stage_pids()[1], signal.SIGSTOP)
+        stream.wait_end(10)
+        assert stream.error()["code"] == "line_lost"
