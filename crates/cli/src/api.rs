@@ -3,19 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use grammar::{Constraint, Forced, GrammarError, Grammars};
 use line::{Front, LineReadiness, LineSnapshot, SeatState};
 use llama::Vocab;
-use protocol::{StageState, Token};
+use protocol::{Grammar, StageState, Token};
 use scheduler::{Request, SequenceState, Tally};
 use server::{
     Line, LineStatus, Readiness, SequenceStatus, SourceStatus, StageStatus, Submission, Submitting,
     Tokenizer, WindowStatus,
 };
+use spec::Proposer;
 
 /// The line as the API sees it, from before the model is even opened.
 #[derive(Default)]
 pub(crate) struct ApiLine {
     front: OnceLock<Front>,
+    /// Where guesses are made from what grammars force; unset if nobody guesses.
+    grammars: OnceLock<Arc<ApiGrammars>>,
     starting: Mutex<Starting>,
 }
 
@@ -33,6 +37,26 @@ impl ApiLine {
             Starting { what: what.into(), progress };
     }
 
+    /// From now on what grammars force is guessed.
+    pub(crate) fn guess_by(&self, grammars: Arc<ApiGrammars>) {
+        // Set once, by the one caller; a second one would say the same.
+        let _ = self.grammars.set(grammars);
+    }
+
+    /// The sources of guesses that a request's own grammar makes.
+    async fn own_sources(&self, request: &Request) -> Vec<Box<dyn Proposer>> {
+        let (Some(grammar), Some(grammars)) = (request.sampler.grammar.clone(), self.grammars.get()) else {
+            return Vec::new();
+        };
+        let grammars = Arc::clone(grammars);
+        // It was looked at before, so this is quick; without it the answer is the same, only later.
+        let started = tokio::task::spawn_blocking(move || grammars.start(&grammar)).await;
+        match started {
+            Ok(Ok(constraint)) => vec![Box::new(Forced::new(constraint))],
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        }
+    }
+
     /// From now on the front speaks for itself.
     pub(crate) fn started(&self, front: Front) {
         // A line is started once; a second front would be a bug of the one caller.
@@ -43,13 +67,14 @@ impl ApiLine {
 
 impl Line for ApiLine {
     fn submit(&self, request: Request) -> Submitting<'_> {
-        Box::pin(std::future::ready(match self.front.get() {
-            None => Err(scheduler::Refusal::NotReady),
-            Some(front) => front.submit(request).map(|(id, events)| {
+        Box::pin(async move {
+            let Some(front) = self.front.get() else { return Err(scheduler::Refusal::NotReady) };
+            let own = self.own_sources(&request).await;
+            front.submit_with(request, own).map(|(id, events)| {
                 let front = front.clone();
                 Submission::new(id, events, move |id| front.cancel(id))
-            }),
-        }))
+            })
+        })
     }
 
     fn readiness(&self) -> Readiness {
@@ -142,18 +167,40 @@ fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
     }
 }
 
+/// Grammars over the model's vocabulary, which is prepared when the first one comes.
+pub(crate) struct ApiGrammars {
+    vocab: Arc<Vocab>,
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
+}
+
+impl ApiGrammars {
+    pub(crate) const fn new(vocab: Arc<Vocab>) -> Self {
+        Self { vocab, grammars: OnceLock::new() }
+    }
+
+    /// A place at the beginning of the grammar. Takes from less than a millisecond to a second.
+    ///
+    /// # Errors
+    /// If it cannot be followed.
+    fn start(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
+        let grammars = self.grammars.get_or_init(|| Grammars::new(Arc::new(Vocab::clone(&self.vocab))));
+        grammars.as_ref().map_err(Clone::clone)?.start(grammar)
+    }
+}
+
 /// The model's vocabulary.
 pub(crate) struct ApiTokenizer {
     vocab: Arc<Vocab>,
+    grammars: Arc<ApiGrammars>,
     /// Ascending.
     ends: Vec<Token>,
 }
 
 impl ApiTokenizer {
-    pub(crate) fn new(vocab: Arc<Vocab>) -> Self {
+    pub(crate) fn new(vocab: Arc<Vocab>, grammars: Arc<ApiGrammars>) -> Self {
         let mut ends = vocab.end_tokens();
         ends.sort_unstable();
-        Self { vocab, ends }
+        Self { vocab, grammars, ends }
     }
 }
 
@@ -173,5 +220,9 @@ impl Tokenizer for ApiTokenizer {
 
     fn n_vocab(&self) -> u32 {
         self.vocab.n_tokens() as u32
+    }
+
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), String> {
+        self.grammars.start(grammar).map(|_| ()).map_err(|error| error.to_string())
     }
 }

@@ -12,12 +12,13 @@ use llama::Vocab;
 use net::{DialOptions, Heartbeat, Identity, LinkOptions};
 use protocol::{Generation, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
+use spec::Sources;
 use stage::Engine;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiLine, ApiTokenizer};
+use crate::api::{ApiGrammars, ApiLine, ApiTokenizer};
 use crate::args::{Place, ServeArgs};
 use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
@@ -190,7 +191,11 @@ impl Threads {
 async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
     let (for_reading, of_line) = (args.clone(), Arc::clone(line));
     let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
-    let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab)));
+    let grammars = Arc::new(ApiGrammars::new(Arc::clone(&prepared.vocab)));
+    if args.speculate.sources != Sources::Off {
+        line.guess_by(Arc::clone(&grammars));
+    }
+    let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab), grammars));
     api.set_model(prepared.info.clone(), tokenizer)?;
     let started = form(args, outset, prepared)?;
     line.started(started.front.clone());

@@ -83,9 +83,9 @@ struct ScriptSampler {
 impl Sampler for ScriptSampler {
     fn prompt(&mut self, _token: Token) {}
 
-    fn sample(&mut self, position: Position, _logits: &[f32]) -> Sampled {
+    fn sample(&mut self, position: Position, _logits: &[f32]) -> Result<Sampled, EngineError> {
         let Script { n_prompt, answer } = &self.scripts[self.index];
         let token = answer[position.0 as usize - n_prompt];
-        Sampled { token, logprobs: None, mu: None, grammar_ended: false }
+        Ok(Sampled { token, logprobs: None, mu: None, grammar_ended: false })
     }
 }

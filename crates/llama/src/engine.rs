@@ -10,6 +10,7 @@ use protocol::{KvType, Open, Position, Token};
 use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span};
 
 use crate::LoadError;
+use crate::constrain::GrammarCache;
 use crate::context::{Context, ContextOptions, MAX_SLOTS};
 use crate::embeddings::Embeddings;
 use crate::model::{Model, ModelOptions};
@@ -100,6 +101,7 @@ pub struct LlamaEngine {
     /// Positions that each slot holds at most (exactly, unless its last call failed).
     held: Vec<u32>,
     dry: DryCache,
+    grammars: GrammarCache,
     /// Scratch: rows on the way into the batch.
     rows: Vec<f32>,
     /// Which rows of the last call have logits.
@@ -154,6 +156,7 @@ impl LlamaEngine {
             vocab,
             embeddings,
             dry: DryCache::default(),
+            grammars: GrammarCache::default(),
         })
     }
 
@@ -395,6 +398,6 @@ impl Engine for LlamaEngine {
         }
         let place =
             Place { n_vocab: self.shape.n_vocab, context: self.shape.context, vocab: self.vocab.as_ref() };
-        Ok(Box::new(LlamaSampler::new(open, &place, &self.dry)?))
+        Ok(Box::new(LlamaSampler::new(open, &place, &self.dry, &self.grammars)?))
     }
 }

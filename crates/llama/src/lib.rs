@@ -7,6 +7,7 @@
 
 mod backend;
 mod batch;
+mod constrain;
 mod context;
 mod dequantize;
 mod embeddings;

@@ -179,6 +179,13 @@ impl Vocab {
         i64::from(unsafe { sys::llama_vocab_get_attr(self.raw(), token.0) })
     }
 
+    /// Whether the token stands for bytes of a text: neither control, nor unknown, nor unused.
+    pub(crate) fn is_text(&self, token: Token) -> bool {
+        const NO_TEXT: u32 =
+            sys::LLAMA_TOKEN_ATTR_UNKNOWN | sys::LLAMA_TOKEN_ATTR_UNUSED | sys::LLAMA_TOKEN_ATTR_CONTROL;
+        self.contains(token) && self.attributes(token) & i64::from(NO_TEXT) == 0
+    }
+
     /// Whether the token steers the model instead of being text.
     #[must_use]
     pub fn is_control(&self, token: Token) -> bool {

@@ -22,6 +22,8 @@ pub const MAX_TOP_LOGPROBS: u8 = 64;
 pub const MAX_LOGIT_BIAS: usize = 8192;
 /// Sequence breakers of DRY, and bytes in each.
 pub const MAX_DRY_BREAKERS: usize = 64;
+/// Bytes of a grammar: OpenAI bounds the names and values of a schema to 120,000 characters.
+pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 /// Epochs of one sequence: each commits at least one token, so there are no more of them than positions.
 pub const MAX_EPOCH: u32 = MAX_CONTEXT;
 /// Windows of one sequence: 64 per position of the longest context, far from `u32::MAX`.

@@ -40,6 +40,41 @@ pub struct SamplerParams {
     pub mirostat: Option<Mirostat>,
     /// Keep at least this many candidates in top_p, min_p, typical_p and XTC.
     pub min_keep: u32,
+    /// What the answer may be; tokens that cannot lead there are never chosen.
+    pub grammar: Option<Grammar>,
+}
+
+/// A language that an answer has to be in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grammar {
+    /// How the text is read.
+    pub kind: GrammarKind,
+    /// At most [`crate::limits::MAX_GRAMMAR_BYTES`] bytes.
+    pub text: String,
+    /// Nothing is asked of the answer before it has said this, such as the end of its reasoning; nor may it end. At most
+    /// [`crate::limits::MAX_TEXT`] bytes.
+    pub after: Option<String>,
+}
+
+impl Grammar {
+    /// A grammar for the whole answer.
+    #[must_use]
+    pub fn new(kind: GrammarKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into(), after: None }
+    }
+}
+
+/// How a grammar is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GrammarKind {
+    /// A JSON schema; answers are JSON without white space between its parts.
+    JsonSchema,
+    /// A regular expression that the whole answer matches (Rust's syntax).
+    Regex,
+    /// llguidance's variant of Lark.
+    Lark,
+    /// llama.cpp's GBNF.
+    Gbnf,
 }
 
 impl Default for SamplerParams {
@@ -62,6 +97,7 @@ impl Default for SamplerParams {
             xtc: XtcParams::default(),
             mirostat: None,
             min_keep: 0,
+            grammar: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use protocol::Token;
+use tokio::sync::Semaphore;
 
 use crate::auth::ApiKeys;
 use crate::error::ApiError;
@@ -62,6 +63,7 @@ struct Inner {
     config: ApiConfig,
     metrics: Arc<Metrics>,
     responses: Arc<Store>,
+    grammar_places: Arc<Semaphore>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -85,7 +87,15 @@ impl Api {
     #[must_use]
     pub fn new(line: Arc<dyn Line>, config: ApiConfig) -> Self {
         let metrics = Arc::new(Metrics::new());
-        Self(Arc::new(Inner { line, config, metrics, responses: Arc::default(), model: OnceLock::new() }))
+        let grammar_places = Arc::new(Semaphore::new(limits::GRAMMAR_PLACES));
+        Self(Arc::new(Inner {
+            line,
+            config,
+            metrics,
+            responses: Arc::default(),
+            grammar_places,
+            model: OnceLock::new(),
+        }))
     }
 
     /// Gives the API its model.
@@ -124,6 +134,11 @@ impl Api {
 
     pub(crate) fn responses(&self) -> &Arc<Store> {
         &self.0.responses
+    }
+
+    /// Where grammars are looked at.
+    pub(crate) fn grammar_places(&self) -> Arc<Semaphore> {
+        self.0.grammar_places.clone()
     }
 
     /// Whether requests can be answered now.

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use protocol::Token;
+use protocol::{GrammarKind, Token};
 
 use crate::api::{Api, Model};
 use crate::error::ApiError;
 use crate::generation::{self, Generation, Job};
 use crate::request::ChatRequest;
-use crate::turn::{CallForm, Reading};
-use crate::{body, prompt, tools};
+use crate::structured::Form;
+use crate::tools::{ToolChoice, Tools};
+use crate::turn::{CallForm, Reading, Syntax};
+use crate::{body, call_grammar, prompt, tools};
+
+/// Where gpt-oss begins its answer.
+const FINAL: &str = "<|channel|>final<|message|>";
 
 /// A chat that runs.
 pub(crate) struct Running {
@@ -24,8 +29,9 @@ pub(crate) async fn start(
     chat: ChatRequest,
     size: usize,
 ) -> Result<Running, ApiError> {
-    let options = chat.options.clone();
-    let (prompt, reading) = prepare(model, chat, size).await?;
+    let mut options = chat.options.clone();
+    let (prompt, Written { reading, form, .. }) = prepare(model, chat, size).await?;
+    options.form = form;
     let prompt_tokens = prompt.len() as u32;
     let job = Job { prompts: vec![prompt], options: &options, param: "messages", reading };
     Ok(Running { generations: generation::start(api, model, job).await?, prompt_tokens })
@@ -36,18 +42,28 @@ pub(crate) async fn prepare(
     model: &Arc<Model>,
     chat: ChatRequest,
     size: usize,
-) -> Result<(Vec<Token>, Reading), ApiError> {
+) -> Result<(Vec<Token>, Written), ApiError> {
     let model = model.clone();
     body::aside(size, move || {
-        let (text, reading) = write(&model, chat)?;
-        Ok((prompt::tokenise(&model, &text), reading))
+        let written = write(&model, chat)?;
+        Ok((prompt::tokenise(&model, &written.text), written))
     })
     .await?
 }
 
+/// A chat as the model gets it.
+pub(crate) struct Written {
+    /// What it begins with.
+    pub text: String,
+    /// How to read what follows.
+    pub reading: Reading,
+    /// What that has to look like.
+    pub form: Option<Form>,
+}
+
 /// The text that a chat begins with.
-pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<(String, Reading), ApiError> {
-    let ChatRequest { mut conversation, tools, show_reasoning, .. } = chat;
+pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
+    let ChatRequest { mut conversation, tools, show_reasoning, options } = chat;
     let template = model.template.as_ref().map_err(|error| ApiError::value("messages", error.to_string()))?;
     let mut syntax = template.syntax().clone();
     conversation.tools.clone_from(&tools.list);
@@ -71,6 +87,7 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<(String, Reading
         }
         text.push_str(&opening);
     }
+    let form = form_of(options.form, &tools, &syntax, thinking)?;
     if !show_reasoning {
         (syntax.thinking, thinking) = (None, false);
     }
@@ -82,5 +99,37 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<(String, Reading
         single: !tools.parallel,
         opening,
     };
-    Ok((text, reading))
+    Ok(Written { text, reading, form })
+}
+
+/// The form of the turn: a call that the client insists on, else what it asked for, once the model has thought.
+fn form_of(
+    asked: Option<Form>,
+    tools: &Tools,
+    syntax: &Syntax,
+    thinking: bool,
+) -> Result<Option<Form>, ApiError> {
+    if !matches!(tools.choice, ToolChoice::Auto | ToolChoice::None) {
+        let call = call_grammar::after_opening(tools, syntax.calls);
+        return Ok(call.map(|grammar| Form { grammar, param: "tools" }));
+    }
+    let Some(mut form) = asked else { return Ok(None) };
+    if !tools.list.is_empty() {
+        let union = Some(&form.grammar)
+            .filter(|grammar| grammar.kind == GrammarKind::JsonSchema)
+            .and_then(|grammar| call_grammar::answer_or_call(&grammar.text, tools, syntax.calls));
+        form.grammar = union.ok_or_else(|| {
+            let message = format!(
+                "`{}` beside `tools` is not supported for this model: leave one out, or set `tool_choice`",
+                form.param
+            );
+            ApiError::value(form.param, message)
+        })?;
+    }
+    form.grammar.after = match syntax.thinking {
+        _ if syntax.calls == CallForm::Harmony => Some(FINAL.to_owned()),
+        Some((_, close)) if thinking => Some(close.to_owned()),
+        _ => None,
+    };
+    Ok(Some(form))
 }

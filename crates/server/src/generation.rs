@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::request::Options;
 use crate::turn::{Part, Reading, Turn};
-use crate::{Submission, limits};
+use crate::{Submission, limits, structured};
 
 /// What a generation gives, in order: any number of deltas, then its end.
 #[derive(Debug)]
@@ -90,6 +90,11 @@ impl Drop for Generation {
 /// Submits every choice of every prompt, prompts first. If one is refused the others are cancelled.
 pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result<Vec<Generation>, ApiError> {
     let Job { prompts, options, param, reading } = job;
+    let mut sampler = options.sampler.clone();
+    if let Some(form) = &options.form {
+        structured::check(api, model, form).await?;
+        sampler.grammar = Some(form.grammar.clone());
+    }
     let seed = options.seed.unwrap_or_else(draw_seed);
     let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };
     let expected = options.prediction.as_deref();
@@ -100,7 +105,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
         for choice in 0..options.n {
             let request = Request {
                 prompt: prompt.clone(),
-                sampler: options.sampler.clone(),
+                sampler: sampler.clone(),
                 seed,
                 choice,
                 max_tokens: options.max_tokens,

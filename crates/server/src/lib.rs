@@ -9,6 +9,7 @@ mod api;
 mod auth;
 mod best;
 mod body;
+mod call_grammar;
 mod chat;
 mod conversation;
 mod error;
@@ -29,6 +30,7 @@ mod seam;
 mod serve;
 mod stop;
 mod stream;
+mod structured;
 mod template;
 #[cfg(test)]
 mod testing;

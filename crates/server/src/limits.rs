@@ -36,6 +36,12 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(crate) const TOKENISE_INLINE_BYTES: usize = 32 << 10;
 /// Instructions of a chat template; a long conversation takes some hundred thousand.
 pub(crate) const TEMPLATE_FUEL: u64 = 10_000_000;
+/// How long it may take to look at a grammar: a hundred times what a large one needs.
+pub(crate) const GRAMMAR_TIME: Duration = Duration::from_secs(5);
+/// Grammars looked at at once.
+pub(crate) const GRAMMAR_PLACES: usize = 2;
+/// Texts that an answer may be chosen from.
+pub(crate) const MAX_CHOICE_TEXTS: usize = 1024;
 /// How long requests in flight may take once the server was asked to stop.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Bytes in an API key file: thousands of keys.

@@ -10,6 +10,7 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
+use crate::structured::{self, Form};
 use crate::template::Conversation;
 use crate::tools::Tools;
 use crate::{conversation, sampling};
@@ -23,14 +24,6 @@ const PRIORITIES: std::ops::RangeInclusive<i64> = -1000..=1000;
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "functions",
-    "response_format",
-    "grammar",
-    "json_schema",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
     "modalities",
     "audio",
     "web_search_options",
@@ -66,6 +59,8 @@ pub(crate) struct Options {
     /// What the client expects the answer to be; guesses are taken from it.
     pub prediction: Option<String>,
     pub stops: Vec<String>,
+    /// What the answer has to look like.
+    pub form: Option<Form>,
     /// Alternatives per token; absent for no log-probabilities at all.
     pub top_logprobs: Option<u8>,
     /// Choices per prompt.
@@ -179,6 +174,7 @@ impl Options {
             priority: fields.integer("priority", PRIORITIES)?.unwrap_or(0) as i32,
             prediction: prediction(fields)?,
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
+            form: form(fields)?,
             top_logprobs: None,
             n: fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32,
             stream: fields.flag("stream")?,
@@ -191,6 +187,17 @@ impl Options {
 fn cache(fields: &Fields) -> Result<Option<Cache>, ApiError> {
     let name = fields.text("prompt_cache_key")?.map(str::to_owned);
     Ok(fields.maybe_flag("cache_prompt")?.unwrap_or(true).then_some(Cache { name }))
+}
+
+fn form(fields: &Fields) -> Result<Option<Form>, ApiError> {
+    let form = structured::read(fields)?;
+    if let Some(form) = &form
+        && fields.flag("ignore_eos")?
+    {
+        let message = format!("`ignore_eos` with `{}` has no meaning: leave one out", form.param);
+        return Err(ApiError::value("ignore_eos", message));
+    }
+    Ok(form)
 }
 
 /// The expected answer, as OpenAI's clients send it: one text, or parts of a text.
@@ -257,10 +264,7 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty() || (name == "modalities" && *value == json!(["text"])),
-        Value::Object(map) => {
-            map.is_empty()
-                || (name == "response_format" && map.get("type").is_some_and(|kind| kind == "text"))
-        }
+        Value::Object(map) => map.is_empty(),
         Value::Bool(true) => false,
     }
 }

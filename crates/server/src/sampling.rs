@@ -41,6 +41,7 @@ pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<SamplerParams, ApiEr
         xtc: xtc(fields)?,
         mirostat: mirostat(fields)?,
         min_keep: fields.integer("min_keep", 0..=i64::from(u32::MAX))?.map_or(neutral.min_keep, |n| n as u32),
+        grammar: None,
     })
 }
 
@@ -180,6 +181,7 @@ mod tests {
             xtc: XtcParams { probability: 0.5, threshold: 0.25 },
             mirostat: Some(Mirostat { version: 2, tau: 3.0, eta: 0.5, mu: 6.0 }),
             min_keep: 2,
+            grammar: None,
         };
         assert_eq!(params(&body).unwrap(), expected);
     }

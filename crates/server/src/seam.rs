@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use protocol::{StageCounters, Token};
+use protocol::{Grammar, StageCounters, Token};
 use scheduler::{Event, Guesses, Refusal, Request, RequestId, SourceTally, Tally};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -27,6 +27,12 @@ pub trait Tokenizer: Send + Sync + 'static {
 
     /// Entries in the vocabulary; valid tokens are `0..n_vocab`.
     fn n_vocab(&self) -> u32;
+
+    /// Whether answers of this model can be held to the grammar. Takes from less than a millisecond to a second.
+    ///
+    /// # Errors
+    /// Why not, in one sentence for people.
+    fn check_grammar(&self, grammar: &Grammar) -> Result<(), String>;
 }
 
 /// What callers may know about the served model.

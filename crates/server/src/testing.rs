@@ -1,6 +1,6 @@
 //! A vocabulary for unit tests.
 
-use protocol::Token;
+use protocol::{Grammar, Token};
 
 use crate::Tokenizer;
 
@@ -30,5 +30,9 @@ impl Tokenizer for Bytes256 {
 
     fn n_vocab(&self) -> u32 {
         257
+    }
+
+    fn check_grammar(&self, _grammar: &Grammar) -> Result<(), String> {
+        Ok(())
     }
 }

@@ -93,7 +93,7 @@ pub(crate) async fn apply_template(
 ) -> Result<Json<Value>, ApiError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let (text, _) = body::aside(size, move || chat::write(&model, chat)).await??;
+    let text = body::aside(size, move || chat::write(&model, chat)).await??.text;
     Ok(Json(json!({ "prompt": text })))
 }
 

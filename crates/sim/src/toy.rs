@@ -96,7 +96,7 @@ pub(crate) fn sequential(model: &Model, open: &Open, prompt: &[Token]) -> (Vec<T
     let mut answer = Vec::new();
     loop {
         let at = Position(0).plus(prompt.len() + answer.len());
-        let token = sampler.sample(at, &logits).token;
+        let token = sampler.sample(at, &logits).expect("the toy samples whatever it is given").token;
         answer.push(token);
         if !open.ignore_eos && model.end_tokens.contains(&token) {
             return (answer, End::EndOfGeneration);

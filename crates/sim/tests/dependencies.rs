@@ -5,20 +5,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Everything that a crate of ours may name under any kind of dependency.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("protocol", &[]),
     ("spec", &["protocol"]),
     ("scheduler", &["spec", "protocol"]),
     ("gguf", &[]),
+    ("grammar", &["spec", "protocol"]),
     ("net", &["protocol"]),
     ("stage", &["protocol"]),
-    ("llama", &["stage", "gguf", "protocol"]),
+    ("llama", &["stage", "gguf", "grammar", "protocol"]),
     ("line", &["scheduler", "spec", "net", "stage", "protocol"]),
     ("server", &["scheduler", "protocol"]),
     ("forecast", &["scheduler", "spec", "stage", "protocol"]),
     (
         "cli",
-        &["protocol", "spec", "scheduler", "gguf", "net", "stage", "llama", "line", "server", "forecast"],
+        &[
+            "protocol",
+            "spec",
+            "scheduler",
+            "gguf",
+            "grammar",
+            "net",
+            "stage",
+            "llama",
+            "line",
+            "server",
+            "forecast",
+        ],
     ),
     ("sim", &["scheduler", "spec", "stage", "net", "protocol"]),
 ];

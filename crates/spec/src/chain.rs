@@ -179,6 +179,12 @@ impl Chain {
             self.tally.source(source).unknown += (block.tokens.len() - n_known) as u64;
             block.tokens.truncate(n_known);
         }
+        for (i, other) in self.links.iter_mut().enumerate() {
+            if i != source && !block.tokens.is_empty() {
+                let n_allowed = other.source.allows(ask, &block.tokens);
+                block.tokens.truncate(n_allowed);
+            }
+        }
         (!block.tokens.is_empty()).then_some(block)
     }
 
@@ -199,5 +205,86 @@ pub(crate) fn trust_of(block: &Block, at: usize) -> Trust {
     match block.probabilities.get(at) {
         Some(&probability) => Trust::Probability(probability),
         None => Trust::Run(block.run.saturating_add(at as u32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proposer::{Prior, RUNS};
+
+    /// Always says the same.
+    #[derive(Debug)]
+    struct Says(&'static str, Vec<i32>);
+
+    /// Proposes nothing, and knows that only tokens below this can come true.
+    #[derive(Debug)]
+    struct Below(i32);
+
+    impl Proposer for Says {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn prior(&self) -> Prior {
+            [0.1; RUNS.len() + 1]
+        }
+
+        fn begin(&mut self, _prompt: &[Token]) {}
+
+        fn commit(&mut self, _committed: &[Token]) {}
+
+        fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
+            None
+        }
+
+        fn propose(&mut self, _ask: &Ask<'_>, n: usize) -> Answer {
+            let tokens = self.1.iter().take(n).copied().map(Token).collect();
+            Answer::Guesses(Block { tokens, ..Block::default() })
+        }
+    }
+
+    impl Proposer for Below {
+        fn name(&self) -> &'static str {
+            "below"
+        }
+
+        fn prior(&self) -> Prior {
+            [0.1; RUNS.len() + 1]
+        }
+
+        fn begin(&mut self, _prompt: &[Token]) {}
+
+        fn commit(&mut self, _committed: &[Token]) {}
+
+        fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
+            None
+        }
+
+        fn propose(&mut self, _ask: &Ask<'_>, _n: usize) -> Answer {
+            Answer::Nothing
+        }
+
+        fn allows(&mut self, _ask: &Ask<'_>, guesses: &[Token]) -> usize {
+            guesses.iter().take_while(|token| token.0 < self.0).count()
+        }
+    }
+
+    fn proposed(order: Order) -> Vec<i32> {
+        let sources: Vec<Box<dyn Proposer>> = vec![
+            Box::new(Says("wild", vec![9, 1])),
+            Box::new(Below(5)),
+            Box::new(Says("tame", vec![3, 7, 2])),
+        ];
+        let mut chain = Chain::new(sources, order, 100, &[Token(0)]);
+        let guesses = chain.propose(&mut vec![Token(0)], 1, Epoch(0), 3);
+        guesses.iter().map(|guess| guess.token.0).collect()
+    }
+
+    #[test]
+    fn what_one_source_knows_to_be_wrong_is_not_guessed_by_another() {
+        for order in [Order::Given, Order::Best] {
+            assert_eq!(proposed(order), [3, 3, 3], "{order:?}");
+        }
     }
 }

@@ -92,6 +92,12 @@ pub trait Proposer: fmt::Debug + Send {
     /// Up to `n` guesses of what follows `ask.tokens`. Asking does not mean that they will be sent.
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer;
 
+    /// How many of these guesses of another source, which follow `ask.tokens`, may come true as far as it can tell.
+    fn allows(&mut self, ask: &Ask<'_>, guesses: &[Token]) -> usize {
+        let _ = ask;
+        guesses.len()
+    }
+
     /// A draft has come for it. It may be out of date, and tokens in it may have been settled meanwhile.
     fn handle_draft(&mut self, draft: Draft) {
         let _ = draft;

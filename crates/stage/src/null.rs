@@ -145,8 +145,8 @@ struct Greedy;
 impl Sampler for Greedy {
     fn prompt(&mut self, _token: Token) {}
 
-    fn sample(&mut self, _position: Position, logits: &[f32]) -> Sampled {
+    fn sample(&mut self, _position: Position, logits: &[f32]) -> Result<Sampled, EngineError> {
         let best = (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
-        Sampled { token: Token(best as i32), logprobs: None, mu: None, grammar_ended: false }
+        Ok(Sampled { token: Token(best as i32), logprobs: None, mu: None, grammar_ended: false })
     }
 }

@@ -132,7 +132,10 @@ pub trait Sampler: Send {
     fn prompt(&mut self, token: Token);
 
     /// Samples the token at `position` from its logits (`n_vocab` raw values), and records it.
-    fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled;
+    ///
+    /// # Errors
+    /// If the sequence cannot go on: its grammar has become too complex, or leaves nothing to choose.
+    fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError>;
 }
 
 /// A sampled token.

@@ -10,7 +10,7 @@
 
 use protocol::{Chunk, Company, End, Epoch, FaultKind, Open, Position, Token, Verdict, Window};
 
-use crate::port::{Sampled, Sampler};
+use crate::port::{EngineError, Sampled, Sampler};
 
 /// Samples one sequence.
 pub(crate) struct Tail {
@@ -98,12 +98,13 @@ impl Tail {
     }
 
     /// Samples a live window that was computed: row `i` predicts position `base + i + 1`. The verdict has no timings.
+    /// If one of its tokens cannot be sampled the sequence has to end: nothing of the window is reported.
     pub(crate) fn judge<'a>(
         &mut self,
         window: &Window,
         end_tokens: &[Token],
         logits: impl Fn(usize) -> &'a [f32],
-    ) -> Verdict {
+    ) -> Result<Verdict, EngineError> {
         if matches!(self.phase, Phase::Prompt { .. }) {
             self.sampler.prompt(window.tokens[0]);
         }
@@ -121,7 +122,7 @@ impl Tail {
         };
         for row in 0..window.tokens.len() {
             let position = window.base.plus(row + 1);
-            let sampled = self.sampler.sample(position, logits(row));
+            let sampled = self.sampler.sample(position, logits(row))?;
             let token = sampled.token;
             verdict.tokens.push(token);
             verdict.mu = sampled.mu;
@@ -137,7 +138,7 @@ impl Tail {
                 break;
             }
         }
-        verdict
+        Ok(verdict)
     }
 
     fn end_at(&self, position: Position, sampled: &Sampled, end_tokens: &[Token]) -> Option<End> {
@@ -178,12 +179,12 @@ mod tests {
             self.0.lock().expect("no test panics here").push(('p', token.0));
         }
 
-        fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled {
+        fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError> {
             let token = Token(logits[0] as i32);
             self.0.lock().expect("no test panics here").push(('s', token.0));
             let logprobs = Some(TokenLogprobs { logprob: -logits[0], top: Vec::new() });
             let mu = Some(position.0 as f32);
-            Sampled { token, logprobs, mu, grammar_ended: token == Token(90) }
+            Ok(Sampled { token, logprobs, mu, grammar_ended: token == Token(90) })
         }
     }
 
@@ -222,7 +223,8 @@ mod tests {
             assert_eq!(self.look(epoch, base, tokens), Ok(Sight::Live));
             let logits: Vec<[f32; 1]> = says.iter().map(|&token| [token as f32]).collect();
             let end_tokens = [Token(80), Token(81)];
-            self.tail.judge(&window(epoch, base, tokens), &end_tokens, |row| &logits[row])
+            let judged = self.tail.judge(&window(epoch, base, tokens), &end_tokens, |row| &logits[row]);
+            judged.expect("the script goes on")
         }
     }
 

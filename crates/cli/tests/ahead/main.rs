@@ -2,6 +2,7 @@
 //! in one process and in virtual time, against a loop that decodes one token after the other.
 
 mod distribution;
+mod grammar;
 mod line;
 mod penalties;
 mod plain;

@@ -61,11 +61,14 @@ pub(crate) fn answer(engine: &mut LlamaEngine, request: &Request) -> Answer {
     let mut token = prompt[prompt.len() - 1];
     for at in (prompt.len() - 1..).take(request.max_tokens.expect("a test says how many") as usize) {
         step(engine, at, token);
-        let sampled = sampler.sample(Position(at as u32 + 1), engine.logits(0));
+        let sampled = sampler.sample(Position(at as u32 + 1), engine.logits(0)).expect("it can go on");
         token = sampled.token;
         answer.tokens.push(token);
         answer.logprobs.extend(sampled.logprobs);
         answer.mu.push(sampled.mu);
+        if sampled.grammar_ended {
+            break;
+        }
         if !request.ignore_eos && engine.shape().end_tokens.contains(&token) {
             break;
         }

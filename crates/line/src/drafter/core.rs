@@ -310,9 +310,10 @@ impl Lane {
 }
 
 /// How a drafter samples for a request: as the tail does, but that mirostat, whose state depends on what the tail's
-/// logits were, drafts as its temperature alone. Probabilities are always wanted.
+/// logits were, drafts as its temperature alone, and that a grammar is left to the front, which knows it anyway and cuts
+/// drafts where they leave it. Probabilities are always wanted.
 fn drafting(open: Open) -> Open {
-    let mut sampler = open.sampler;
+    let mut sampler = SamplerParams { grammar: None, ..open.sampler };
     if sampler.mirostat.take().is_some() {
         let plain = SamplerParams::default();
         sampler = SamplerParams {

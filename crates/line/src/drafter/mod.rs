@@ -162,7 +162,7 @@ impl Worker {
             }
             let sampler = sampler.as_mut().expect("the first pick of a request makes its sampler");
             pick.record.iter().for_each(|&token| sampler.prompt(token));
-            let sampled = sampler.sample(pick.position, self.engine.logits(end - 1));
+            let sampled = sampler.sample(pick.position, self.engine.logits(end - 1))?;
             // An engine that gives no probabilities is sure of its tokens.
             let probability = sampled.logprobs.map_or(1.0, |own| own.logprob.exp());
             picked.push(Picked { token: sampled.token, probability });

@@ -10,7 +10,7 @@ use protocol::{
     Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
 use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
-use spec::Draft;
+use spec::{Draft, Proposer};
 use tokio::sync::{mpsc, watch};
 
 use super::pulse::Pulse;
@@ -86,10 +86,11 @@ impl Core {
     pub(super) fn submit(
         &mut self,
         request: Request,
+        own: Vec<Box<dyn Proposer>>,
         now: Duration,
     ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
         let most = request.max_tokens.unwrap_or(u32::MAX).min(self.context) as usize;
-        let id = self.scheduler.submit(request, now)?;
+        let id = self.scheduler.submit_with(request, own, now)?;
         let (caller, events) = mpsc::channel(most + OTHER_EVENTS);
         self.callers.insert(id, caller);
         self.pump(now);

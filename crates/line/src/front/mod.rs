@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
 use protocol::{Generation, LinkRole, RowsHello, StageIndex, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId};
+use spec::Proposer;
 use stage::Engine;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -152,7 +153,19 @@ impl Front {
     /// # Errors
     /// If the request can never run, or not now.
     pub fn submit(&self, request: Request) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
-        self.shared.with(|core, now| core.submit(request, now))
+        self.submit_with(request, Vec::new())
+    }
+
+    /// As [`Front::submit`], with sources of guesses of the caller's own.
+    ///
+    /// # Errors
+    /// As [`Front::submit`].
+    pub fn submit_with(
+        &self,
+        request: Request,
+        own: Vec<Box<dyn Proposer>>,
+    ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
+        self.shared.with(|core, now| core.submit(request, own, now))
     }
 
     /// Ends a request; its `Done` is sent at once.

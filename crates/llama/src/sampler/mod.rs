@@ -1,6 +1,6 @@
 //! Chooses one sequence's tokens: llama.cpp's filters in llama-server's order, with noise keyed by position.
 //!
-//! The order: logit bias, penalties, DRY, then top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature; or
+//! The order: logit bias, grammar, penalties, DRY, then top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature; or
 //! mirostat in place of everything between DRY and the choice. The choice is the largest `logit / T + Gumbel noise`
 //! (see [`protocol::noise`]), ties to the lowest id, so that the token at a position does not depend on how its logits
 //! came to be computed. At temperature 0 it is the largest logit after penalties and DRY, whatever the filters say.
@@ -18,10 +18,12 @@ mod pick;
 #[cfg(test)]
 mod tests;
 
+use grammar::{Constraint, GrammarError};
 use protocol::noise::Noise;
 use protocol::{Open, Position, SamplerParams, Token};
 use stage::{EngineError, Sampled, Sampler};
 
+use crate::constrain::GrammarCache;
 use crate::vocab::Vocab;
 use candidates::Candidates;
 use dry::Dry;
@@ -41,11 +43,12 @@ pub(crate) struct LlamaSampler {
     choice: u32,
     temperature: f32,
     bias: Vec<(Token, f32)>,
+    constraint: Option<Constraint>,
     penalties: Option<Penalties>,
     dry: Option<Dry>,
     rule: Rule,
     top_logprobs: Option<u8>,
-    /// Scratch: the logits with bias, penalties and DRY.
+    /// Scratch: the logits with bias, grammar, penalties and DRY.
     changed: Vec<f32>,
     candidates: Candidates,
 }
@@ -71,10 +74,21 @@ enum Rule {
 
 impl LlamaSampler {
     /// # Errors
-    /// If a parameter is out of range, or a biased token is not in the vocabulary.
-    pub(crate) fn new(open: &Open, place: &Place<'_>, dry: &DryCache) -> Result<Self, EngineError> {
+    /// If a parameter is out of range, a biased token is not in the vocabulary, or the grammar cannot be followed.
+    pub(crate) fn new(
+        open: &Open,
+        place: &Place<'_>,
+        dry: &DryCache,
+        grammars: &GrammarCache,
+    ) -> Result<Self, EngineError> {
         let params = &open.sampler;
         check(params, place.n_vocab)?;
+        if params.grammar.is_some() && open.ignore_eos {
+            return Err(refused(
+                "ignore_eos has no meaning beside a grammar, whose end is the answer's".into(),
+            ));
+        }
+        let constraint = params.grammar.as_ref().map(|grammar| grammars.start(grammar, place)).transpose()?;
         let filters = Filters::new(params);
         let rule = match &params.mirostat {
             _ if params.temperature <= 0.0 => Rule::Argmax,
@@ -87,6 +101,7 @@ impl LlamaSampler {
             choice: open.choice,
             temperature: params.temperature,
             bias: params.logit_bias.clone(),
+            constraint,
             penalties: Penalties::new(params, place.context),
             dry: dry.sampler(&params.dry, place)?,
             rule,
@@ -105,10 +120,11 @@ impl LlamaSampler {
         }
     }
 
-    /// Copies the logits and applies bias, penalties and DRY. False if there is nothing to apply.
-    fn change(&mut self, logits: &[f32]) -> bool {
-        if self.bias.is_empty() && self.penalties.is_none() && self.dry.is_none() {
-            return false;
+    /// Copies the logits and applies bias, grammar, penalties and DRY. False if there is nothing to apply.
+    fn change(&mut self, logits: &[f32]) -> Result<bool, EngineError> {
+        if self.bias.is_empty() && self.constraint.is_none() && self.penalties.is_none() && self.dry.is_none()
+        {
+            return Ok(false);
         }
         self.changed.clear();
         self.changed.extend_from_slice(logits);
@@ -117,13 +133,29 @@ impl LlamaSampler {
                 *logit += bias;
             }
         }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(&mut self.changed).map_err(|error| refused(error.to_string()))?;
+        }
         if let Some(penalties) = &self.penalties {
             penalties.apply(&mut self.changed);
         }
         if let Some(dry) = &mut self.dry {
             dry.apply(&mut self.changed);
         }
-        true
+        Ok(true)
+    }
+
+    /// Moves on in the grammar; whether it ends with this token.
+    fn follow(&mut self, token: Token) -> Result<bool, EngineError> {
+        let Some(constraint) = &mut self.constraint else { return Ok(false) };
+        constraint.say(token).map_err(|error| match error {
+            GrammarError::Left { .. } => refused(
+                "no token that the grammar allows here can be chosen: logit_bias forbids them, or the model's logits \
+                 are no numbers"
+                    .to_owned(),
+            ),
+            other => refused(other.to_string()),
+        })
     }
 }
 
@@ -132,8 +164,8 @@ impl Sampler for LlamaSampler {
         self.record(token);
     }
 
-    fn sample(&mut self, position: Position, raw: &[f32]) -> Sampled {
-        let is_changed = self.change(raw);
+    fn sample(&mut self, position: Position, raw: &[f32]) -> Result<Sampled, EngineError> {
+        let is_changed = self.change(raw)?;
         let logits = if is_changed { self.changed.as_slice() } else { raw };
         let noise = Noise::new(self.seed, self.choice, position);
         let mut mu = None;
@@ -153,8 +185,9 @@ impl Sampler for LlamaSampler {
             }
         };
         let logprobs = self.top_logprobs.map(|n| logprobs::of(raw, token, n));
+        let grammar_ended = self.follow(token)?;
         self.record(token);
-        Sampled { token, logprobs, mu, grammar_ended: false }
+        Ok(Sampled { token, logprobs, mu, grammar_ended })
     }
 }
 

@@ -10,7 +10,7 @@ use stage::{EngineError, Sampler};
 
 use super::candidates::{Candidates, Filter};
 use super::penalties::Penalties;
-use super::{DryCache, LlamaSampler, Place, pick};
+use super::{DryCache, GrammarCache, LlamaSampler, Place, pick};
 use crate::vocab::Vocab;
 
 const SEED: u64 = 11;
@@ -31,7 +31,12 @@ fn open(sampler: SamplerParams) -> Open {
 }
 
 fn try_sampler(open: &Open, n_vocab: usize) -> Result<LlamaSampler, EngineError> {
-    LlamaSampler::new(open, &Place { n_vocab, context: 4096, vocab: None }, &DryCache::default())
+    LlamaSampler::new(
+        open,
+        &Place { n_vocab, context: 4096, vocab: None },
+        &DryCache::default(),
+        &GrammarCache::default(),
+    )
 }
 
 fn sampler(params: SamplerParams, n_vocab: usize) -> LlamaSampler {
@@ -58,7 +63,7 @@ fn draws_from(params: SamplerParams, logits: &[f32], expected: &[f64], limit: f6
     let mut sampler = sampler(params, logits.len());
     let mut counts = vec![0_u32; logits.len()];
     for position in 0..n {
-        let token = sampler.sample(Position(position), logits).token;
+        let token = sampler.sample(Position(position), logits).unwrap().token;
         counts[token.0 as usize] += 1;
     }
     let mut chi = 0.0;
@@ -119,7 +124,7 @@ fn typical_works_on_a_whole_vocabulary() {
     let params = SamplerParams { typical_p: 0.5, ..SamplerParams::default() };
     let mut sampler = sampler(params, logits.len());
     let drawn: std::collections::BTreeSet<i32> =
-        (0..2000).map(|position| sampler.sample(Position(position), &logits).token.0).collect();
+        (0..2000).map(|position| sampler.sample(Position(position), &logits).unwrap().token.0).collect();
     // Surprises 0.62, 1.62, 1.72, 1.82 against an entropy of 1.21 nats: the second is nearest, then the first.
     assert_eq!(drawn, [0, 1].into());
 }
@@ -204,7 +209,7 @@ fn nothing_panics_on_broken_logits() {
             let mut sampler =
                 try_sampler(&Open { top_logprobs: Some(5), ..open(params.clone()) }, logits.len()).unwrap();
             for position in 0..4 {
-                let sampled = sampler.sample(Position(position), logits);
+                let sampled = sampler.sample(Position(position), logits).unwrap();
                 assert!((0..logits.len() as i32).contains(&sampled.token.0), "{params:?}");
             }
         }
@@ -216,7 +221,10 @@ fn temperature_zero_takes_the_first_of_the_best() {
     let params = SamplerParams { temperature: 0.0, top_k: 1, typical_p: 0.1, ..SamplerParams::default() };
     let mut sampler = sampler(params, 5);
     for position in 0..50 {
-        assert_eq!(sampler.sample(Position(position), &[1.0, 3.0, f32::NAN, 3.0, 2.0]).token, Token(1));
+        assert_eq!(
+            sampler.sample(Position(position), &[1.0, 3.0, f32::NAN, 3.0, 2.0]).unwrap().token,
+            Token(1)
+        );
     }
 }
 
@@ -226,7 +234,7 @@ fn a_token_is_a_function_of_seed_choice_position_and_logits() {
     let run = |seed, choice, positions: &[u32]| -> Vec<Token> {
         let open = Open { seed, choice, ..open(SamplerParams { top_k: 40, ..SamplerParams::default() }) };
         let mut sampler = try_sampler(&open, logits.len()).unwrap();
-        positions.iter().map(|&position| sampler.sample(Position(position), &logits).token).collect()
+        positions.iter().map(|&position| sampler.sample(Position(position), &logits).unwrap().token).collect()
     };
     let forwards: Vec<u32> = (0..64).collect();
     let backwards: Vec<u32> = (0..64).rev().collect();
@@ -279,7 +287,7 @@ fn penalties_count_the_prompt_and_every_sampled_token() {
     let logits = [3.0, 2.5, 2.2, 0.0];
     sampler.prompt(Token(0));
     let drawn: Vec<i32> =
-        (0..3).map(|position| sampler.sample(Position(position), &logits).token.0).collect();
+        (0..3).map(|position| sampler.sample(Position(position), &logits).unwrap().token.0).collect();
     // Token 0 is at 2.0 from the start, token 1 at 1.5 once drawn, then token 2 at 1.2.
     assert_eq!(drawn, [1, 2, 0]);
 }
@@ -288,12 +296,14 @@ fn penalties_count_the_prompt_and_every_sampled_token() {
 fn logit_bias_comes_first_and_can_forbid() {
     let bias = vec![(Token(0), f32::NEG_INFINITY), (Token(3), 10.0)];
     let params = SamplerParams { temperature: 0.0, logit_bias: bias.clone(), ..SamplerParams::default() };
-    assert_eq!(sampler(params, 4).sample(Position(0), &[9.0, 1.0, 2.0, 0.0]).token, Token(3));
+    assert_eq!(sampler(params, 4).sample(Position(0), &[9.0, 1.0, 2.0, 0.0]).unwrap().token, Token(3));
     let params =
         SamplerParams { logit_bias: vec![(Token(0), f32::NEG_INFINITY)], ..SamplerParams::default() };
     let mut sampler = sampler(params, 4);
     assert!(
-        (0..500).all(|position| sampler.sample(Position(position), &[9.0, 1.0, 2.0, 0.0]).token != Token(0))
+        (0..500)
+            .all(|position| sampler.sample(Position(position), &[9.0, 1.0, 2.0, 0.0]).unwrap().token
+                != Token(0))
     );
 }
 
@@ -305,7 +315,7 @@ fn xtc_drops_all_viable_tokens_but_the_least_likely_when_its_coin_says_so() {
     let mut sampler = sampler(SamplerParams { xtc, ..SamplerParams::default() }, 4);
     let mut applied = 0;
     for position in 0..2000 {
-        let token = sampler.sample(Position(position), &logits).token;
+        let token = sampler.sample(Position(position), &logits).unwrap().token;
         let noise = Noise::new(SEED, 0, Position(position));
         if noise.draw(Draw::Xtc) <= 0.5 {
             assert!(token.0 >= 2, "token {token} at {position}");
@@ -337,7 +347,7 @@ fn mirostat_2_keeps_what_surprises_at_most_mu_and_learns_from_the_choice() {
     let shares = softmax(&logits, 1.0, |_| true);
     let mut mu = f64::from(start.mu);
     for position in 0..300 {
-        let sampled = sampler.sample(Position(position), &logits);
+        let sampled = sampler.sample(Position(position), &logits).unwrap();
         let chosen = sampled.token.0 as usize;
         let kept: Vec<usize> = (0..300).filter(|&id| -shares[id].log2() <= mu).collect();
         assert!(kept.contains(&chosen), "surprise {} with mu {mu}", -shares[chosen].log2());
@@ -357,7 +367,9 @@ fn mirostat_1_holds_the_surprise_near_its_target() {
         let start = Mirostat { version, tau, eta: 0.1, mu: 2.0 * tau };
         let mut sampler = sampler(SamplerParams { mirostat: Some(start), ..SamplerParams::default() }, 2000);
         let surprise: f64 = (0..1000)
-            .map(|position| -shares[sampler.sample(Position(position), &logits).token.0 as usize].log2())
+            .map(|position| {
+                -shares[sampler.sample(Position(position), &logits).unwrap().token.0 as usize].log2()
+            })
             .sum::<f64>()
             / 1000.0;
         // The surprise within the shortened list meets the target; that of the whole list is a little larger.
@@ -373,7 +385,7 @@ fn mirostat_goes_on_from_the_state_it_is_given() {
         let mut sampler =
             sampler(SamplerParams { mirostat: Some(mirostat), ..SamplerParams::default() }, 300);
         (from..40)
-            .map(|position| sampler.sample(Position(position), &logits))
+            .map(|position| sampler.sample(Position(position), &logits).unwrap())
             .map(|s| (s.token, s.mu))
             .collect()
     };
@@ -386,7 +398,9 @@ fn dynamic_temperature_lies_between_its_bounds() {
     // Nearly certain: the entropy is near 0, so the temperature is near 0.5 - 0.5 and the best token wins.
     let params = SamplerParams { temperature: 0.5, dynatemp_range: 0.5, ..SamplerParams::default() };
     let mut sure = sampler(params.clone(), 3);
-    assert!((0..500).all(|position| sure.sample(Position(position), &[9.0, 0.0, 0.0]).token == Token(0)));
+    assert!(
+        (0..500).all(|position| sure.sample(Position(position), &[9.0, 0.0, 0.0]).unwrap().token == Token(0))
+    );
     // Nothing certain: the temperature is at its upper bound, which leaves a flat distribution flat.
     draws_from(params, &[1.0; 4], &[0.25; 4], 16.27);
 }
@@ -400,7 +414,7 @@ fn log_probabilities_are_those_of_the_raw_logits() {
         ..SamplerParams::default()
     };
     let open = Open { top_logprobs: Some(3), ..open(params) };
-    let sampled = try_sampler(&open, 4).unwrap().sample(Position(0), &[1.0, 3.0, -2.0, 3.0]);
+    let sampled = try_sampler(&open, 4).unwrap().sample(Position(0), &[1.0, 3.0, -2.0, 3.0]).unwrap();
     let logprobs = sampled.logprobs.unwrap();
     let sum: f64 = [1.0_f64, 3.0, -2.0, 3.0].iter().map(|logit| logit.exp()).sum();
     let expected = |logit: f64| (logit - sum.ln()) as f32;
@@ -411,7 +425,7 @@ fn log_probabilities_are_those_of_the_raw_logits() {
     );
     let none = try_sampler(&Open { top_logprobs: Some(0), ..open.clone() }, 4).unwrap();
     let mut none = none;
-    assert_eq!(none.sample(Position(0), &[1.0, 3.0, -2.0, 3.0]).logprobs.unwrap().top, []);
+    assert_eq!(none.sample(Position(0), &[1.0, 3.0, -2.0, 3.0]).unwrap().logprobs.unwrap().top, []);
 }
 
 #[test]
@@ -481,11 +495,12 @@ fn dry_ends_the_loop_of_a_greedy_sampler() {
     let place = Place { n_vocab: vocab.n_tokens(), context: 4096, vocab: Some(&vocab) };
     let dry = DryParams { multiplier: 2.0, sequence_breakers: Vec::new(), ..DryParams::default() };
     let params = SamplerParams { temperature: 0.0, dry, ..SamplerParams::default() };
-    let mut sampler = LlamaSampler::new(&open(params), &place, &DryCache::default()).unwrap();
+    let mut sampler =
+        LlamaSampler::new(&open(params), &place, &DryCache::default(), &GrammarCache::default()).unwrap();
     let mut logits = vec![0.0_f32; vocab.n_tokens()];
     logits[1000] = 5.0;
     let drawn: Vec<i32> =
-        (0..20).map(|position| sampler.sample(Position(position), &logits).token.0).collect();
+        (0..20).map(|position| sampler.sample(Position(position), &logits).unwrap().token.0).collect();
     assert_eq!(drawn[..3], [1000; 3]);
     assert!(drawn.iter().any(|&token| token != 1000), "{drawn:?}");
 }

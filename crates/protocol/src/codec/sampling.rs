@@ -3,7 +3,7 @@
 use super::DecodeError;
 use super::reader::Reader;
 use super::writer::Writer;
-use crate::{DryParams, Mirostat, SamplerParams, XtcParams, limits};
+use crate::{DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams, limits};
 
 pub(super) fn put_sampler(w: &mut Writer<'_>, v: &SamplerParams) {
     w.f32(v.temperature);
@@ -36,6 +36,16 @@ pub(super) fn put_sampler(w: &mut Writer<'_>, v: &SamplerParams) {
         w.f32(v.mu);
     });
     w.u32(v.min_keep);
+    w.option(v.grammar.as_ref(), |w, v| {
+        w.u8(match v.kind {
+            GrammarKind::JsonSchema => 0,
+            GrammarKind::Regex => 1,
+            GrammarKind::Lark => 2,
+            GrammarKind::Gbnf => 3,
+        });
+        w.whole_text(&v.text);
+        w.option(v.after.as_ref(), |w, after| w.text(after));
+    });
 }
 
 pub(super) fn get_sampler(r: &mut Reader<'_>) -> Result<SamplerParams, DecodeError> {
@@ -62,6 +72,7 @@ pub(super) fn get_sampler(r: &mut Reader<'_>) -> Result<SamplerParams, DecodeErr
         },
         mirostat: r.option("sampler.mirostat", get_mirostat)?,
         min_keep: r.u32("sampler.min_keep")?,
+        grammar: r.option("sampler.grammar", get_grammar)?,
     })
 }
 
@@ -87,5 +98,21 @@ fn get_mirostat(r: &mut Reader<'_>) -> Result<Mirostat, DecodeError> {
         tau: r.finite("sampler.mirostat.tau")?,
         eta: r.finite("sampler.mirostat.eta")?,
         mu: r.finite("sampler.mirostat.mu")?,
+    })
+}
+
+fn get_grammar(r: &mut Reader<'_>) -> Result<Grammar, DecodeError> {
+    const KIND: &str = "sampler.grammar.kind";
+    let kind = match r.u8(KIND)? {
+        0 => GrammarKind::JsonSchema,
+        1 => GrammarKind::Regex,
+        2 => GrammarKind::Lark,
+        3 => GrammarKind::Gbnf,
+        tag => return Err(DecodeError::UnknownTag { field: KIND, tag }),
+    };
+    Ok(Grammar {
+        kind,
+        text: r.text("sampler.grammar.text", limits::MAX_GRAMMAR_BYTES)?,
+        after: r.option("sampler.grammar.after", |r| r.text("sampler.grammar.after", limits::MAX_TEXT))?,
     })
 }

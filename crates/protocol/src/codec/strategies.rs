@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use crate::{
     Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
-    Generation, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, Open,
-    PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
-    SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront, ToStage, Token,
-    TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
+    Generation, Grammar, GrammarKind, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat,
+    ModelId, NodeId, Open, PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype,
+    Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront,
+    ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -92,13 +92,25 @@ fn mirostat() -> impl Strategy<Value = Mirostat> {
     })
 }
 
+fn grammar() -> impl Strategy<Value = Grammar> {
+    let kind = prop_oneof![
+        Just(GrammarKind::JsonSchema),
+        Just(GrammarKind::Regex),
+        Just(GrammarKind::Lark),
+        Just(GrammarKind::Gbnf)
+    ];
+    (kind, prop_oneof![text(), Just("x".repeat(2 * limits::MAX_TEXT))], option::of(text()))
+        .prop_map(|(kind, text, after)| Grammar { kind, text, after })
+}
+
 fn sampler() -> impl Strategy<Value = SamplerParams> {
     let floats = vec(finite(), 12);
     let xtc = (finite(), finite()).prop_map(|(probability, threshold)| XtcParams { probability, threshold });
     let bias = vec((token(), log_weight()), 0..4);
     let counts = (any::<u32>(), any::<u32>(), -1..1000_i32);
-    (floats, counts, bias, dry(), xtc, option::of(mirostat())).prop_map(
-        |(f, (top_k, min_keep, penalty_last_n), logit_bias, dry, xtc, mirostat)| SamplerParams {
+    let grammar = option::of(grammar());
+    (floats, counts, bias, dry(), xtc, option::of(mirostat()), grammar).prop_map(
+        |(f, (top_k, min_keep, penalty_last_n), logit_bias, dry, xtc, mirostat, grammar)| SamplerParams {
             temperature: f[0],
             dynatemp_range: f[1],
             dynatemp_exponent: f[2],
@@ -116,6 +128,7 @@ fn sampler() -> impl Strategy<Value = SamplerParams> {
             xtc,
             mirostat,
             min_keep,
+            grammar,
         },
     )
 }

@@ -10,9 +10,9 @@ use proptest::test_runner::TestRunner;
 use super::strategies::{frame, hello, reply, to_front, to_stage};
 use super::{DecodeError, Wire};
 use crate::{
-    Chunk, Close, Epoch, Fault, FaultKind, Frame, Generation, Hello, HelloReply, LinkRole, Open,
-    PROTOCOL_VERSION, Position, RefuseReason, Report, RowDtype, Rows, SamplerParams, SeqId, StageIndex,
-    StageTiming, ToFront, ToStage, Token, Window, WindowId, Work, limits,
+    Chunk, Close, Epoch, Fault, FaultKind, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
+    LinkRole, Open, PROTOCOL_VERSION, Position, RefuseReason, Report, RowDtype, Rows, SamplerParams, SeqId,
+    StageIndex, StageTiming, ToFront, ToStage, Token, Window, WindowId, Work, limits,
 };
 
 fn bytes_of<T: Wire>(value: &T) -> Bytes {
@@ -210,6 +210,19 @@ fn a_claim_without_bytes_makes_no_room() {
     let count = bytes.len() - 4 - 2 - 1 - 4;
     bytes[count..count + 4].copy_from_slice(&(limits::MAX_CONTEXT - 1).to_le_bytes());
     assert_eq!(Frame::decode(&bytes.into()), Err(DecodeError::Truncated { field: "open.history" }));
+}
+
+#[test]
+fn a_grammar_beyond_its_largest_size_is_refused() {
+    let grammar = |n| Some(Grammar::new(GrammarKind::Lark, "x".repeat(n)));
+    let limit = limits::MAX_GRAMMAR_BYTES;
+    let mut open = open();
+    open.sampler.grammar = grammar(limit);
+    survives(&Frame::new(Work::Open(Box::new(open)))).unwrap();
+    assert_eq!(
+        refused_open(|open| open.sampler.grammar = grammar(limit + 1)),
+        DecodeError::TooMany { field: "sampler.grammar.text", count: limit as u32 + 1, limit: limit as u32 }
+    );
 }
 
 #[test]

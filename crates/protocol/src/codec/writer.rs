@@ -58,6 +58,12 @@ impl<'a> Writer<'a> {
         self.list(&v.as_bytes()[..end], |w, &b| w.u8(b));
     }
 
+    /// A text that means something to a program: never cut, so whoever makes one keeps to the reader's limit.
+    pub(super) fn whole_text(&mut self, v: &str) {
+        self.u32(u32::try_from(v.len()).expect("no text in memory comes near 2^32 bytes"));
+        self.bytes(v.as_bytes());
+    }
+
     pub(super) fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) {
         self.u32(u32::try_from(items.len()).expect("no list in memory comes near 2^32 entries"));
         for v in items {

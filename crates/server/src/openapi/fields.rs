@@ -3,7 +3,9 @@
 use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 
-use crate::limits::{MAX_CHOICES, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME, MAX_TOOLS};
+use crate::limits::{
+    MAX_CHOICE_TEXTS, MAX_CHOICES, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME, MAX_TOOLS,
+};
 use crate::sampling::LARGE;
 
 /// A field and its schema.
@@ -93,7 +95,22 @@ fn generation() -> Vec<Field> {
             json!({ "type": ["object", "null"], "properties": { "content": prediction_content() } }),
         ),
         ("stream", flag()),
+        ("json_schema", schema()),
+        ("grammar", json!({ "type": ["string", "null"] })),
+        ("guided_json", schema()),
+        ("guided_regex", json!({ "type": ["string", "null"] })),
+        (
+            "guided_choice",
+            json!({ "type": ["array", "null"], "items": text(), "maxItems": MAX_CHOICE_TEXTS }),
+        ),
+        ("guided_grammar", json!({ "type": ["string", "null"] })),
+        ("structured_outputs", object()),
     ]
+}
+
+/// A JSON schema, or one in a string.
+fn schema() -> Value {
+    json!({ "type": ["object", "string", "null"] })
 }
 
 /// The expected answer: one text, or parts of a text.
@@ -112,6 +129,7 @@ fn openai() -> Vec<Field> {
         ("stop", strings(MAX_STOPS, MAX_STOP_BYTES)),
         ("n", integer(1, MAX_CHOICES as i64)),
         ("stream_options", json!({ "type": ["object", "null"], "properties": { "include_usage": flag() } })),
+        ("response_format", object()),
     ]);
     fields
 }

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_field_that_is_read_is_in_the_document() {
-        let inner = ["include_usage"];
+        let inner = ["include_usage", crate::structured::RESPONSES_FORMAT];
         let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream_options": {} });
         let chat = Fields::parse(chat.to_string().as_bytes()).unwrap();
         asked::take();

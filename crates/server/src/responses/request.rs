@@ -8,6 +8,7 @@ use super::store::Store;
 use super::with_ids;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
+use crate::structured::RESPONSES_FORMAT;
 
 /// Fields whose meaning differs from the chat's field of the same name, or that only exist here.
 const OURS: &[&str] = &[
@@ -15,6 +16,7 @@ const OURS: &[&str] = &[
     "instructions",
     "tools",
     "tool_choice",
+    "response_format",
     "text",
     "reasoning",
     "include",
@@ -88,6 +90,11 @@ impl ResponseRequest {
         {
             chat.insert("reasoning_effort".into(), effort.clone());
         }
+        if let Some(text) = fields.object("text")?
+            && let Some(format) = text.get("format")
+        {
+            chat.insert(RESPONSES_FORMAT.into(), format.clone());
+        }
         Ok(Self { chat: Fields::of(chat), input: with_ids(input), store, background, echo: echo(fields) })
     }
 
@@ -143,12 +150,6 @@ fn refuse(fields: &Fields) -> Result<(), ApiError> {
     }
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation"));
-    }
-    if let Some(text) = fields.object("text")?
-        && let Some(format) = text.object("format")?
-        && format.get("type").is_some_and(|kind| kind != "text")
-    {
-        return Err(ApiError::unsupported("text.format"));
     }
     let include = fields.list("include")?.unwrap_or_default();
     if include.iter().any(|what| what == "message.output_text.logprobs") {

@@ -150,6 +150,15 @@ impl CallForm {
         if said.len() < MAX_HEADER { Named::Perhaps } else { Named::No }
     }
 
+    /// Under which name a call's JSON has the arguments, in forms where the whole call is JSON.
+    pub(crate) const fn arguments_key(self) -> Option<&'static str> {
+        match self {
+            Self::Hermes | Self::Json | Self::Mistral { named: false } => Some("arguments"),
+            Self::Llama3 => Some("parameters"),
+            Self::Mistral { named: true } | Self::DeepSeek { .. } | Self::Harmony => None,
+        }
+    }
+
     /// The beginning of a call, of a certain tool or of any: a model that is made to begin so has to go on with it.
     pub(crate) fn opening(self, name: Option<&str>) -> String {
         let object = |key: &str| match name {

@@ -9,6 +9,7 @@ mod messages;
 mod requests;
 mod responses;
 mod streams;
+mod structured;
 mod tcp;
 mod tools;
 mod transcripts;

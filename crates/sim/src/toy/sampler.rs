@@ -3,7 +3,7 @@
 
 use protocol::noise::Noise;
 use protocol::{Open, Position, Token, TokenLogprobs};
-use stage::{Sampled, Sampler};
+use stage::{EngineError, Sampled, Sampler};
 
 use crate::random::mix2;
 
@@ -42,7 +42,7 @@ impl Sampler for ToySampler {
         self.recorded = mix2(self.recorded, u64::from(token.0.cast_unsigned()));
     }
 
-    fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled {
+    fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError> {
         let noise = Noise::new(self.seed, self.choice, position);
         let scored =
             (0..).map(Token).zip(logits).map(|(token, &logit)| (token, self.score(noise, token, logit)));
@@ -53,6 +53,6 @@ impl Sampler for ToySampler {
         let logprobs = self
             .n_logprobs
             .map(|n| TokenLogprobs { logprob: -1.0, top: vec![(token, -1.0); usize::from(n)] });
-        Sampled { token, logprobs, mu: None, grammar_ended: false }
+        Ok(Sampled { token, logprobs, mu: None, grammar_ended: false })
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::{Company, FaultKind, Frame, Open, Progress, Report, Rows, SeqId, StageTiming, WindowId, Work};
+use protocol::{
+    Company, FaultKind, Frame, Open, Progress, Report, Rows, SeqId, StageTiming, Verdict, WindowId, Work,
+};
 
 use super::{Output, StageCore};
 use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Moved, Outcome, RunError};
@@ -230,9 +232,12 @@ impl StageCore {
         let report = match &item.frame.work {
             Work::Window(window) => {
                 let logits = |row: usize| engine.logits(first_row + row);
-                let mut verdict = tail.judge(window, &self.shape.end_tokens, logits);
-                verdict.timings = timings;
-                Report::Verdict(Box::new(verdict))
+                match tail.judge(window, &self.shape.end_tokens, logits) {
+                    Ok(verdict) => Report::Verdict(Box::new(Verdict { timings, ..verdict })),
+                    Err(error) => {
+                        return self.poison(item.seq, FaultKind::Sampler { reason: error.reason });
+                    }
+                }
             }
             work => {
                 tail.pass_chunk(work.tokens());

@@ -7,7 +7,7 @@ use protocol::{
 use stage::{Output, Rewind, Slot};
 
 use crate::line::Stage;
-use crate::toy::{Failure, Toy, WIDTH, open};
+use crate::toy::{Failure, Toy, UNSAMPLED, WIDTH, open};
 
 const SEQ: SeqId = SeqId(1);
 
@@ -267,6 +267,17 @@ fn parameters_that_the_sampler_refuses() {
     let kind = FaultKind::Sampler { reason: "mirostat 3 is unknown".into() };
     assert_eq!(stage.hear(begin(1)), [Output::Report(Report::Fault(Fault { seq: Some(SEQ), kind }))]);
     stage.engine.failure = Failure::None;
+    assert_poisoned(stage);
+}
+
+#[test]
+fn a_token_that_cannot_be_sampled() {
+    let mut stage = sole();
+    let begin = Frame::new(Work::Open(Box::new(Open { seed: UNSAMPLED, ..open(SEQ.0) })));
+    assert_eq!(stage.hear(begin), []);
+    let kind = FaultKind::Sampler { reason: "its grammar is too complex".into() };
+    let said = stage.hear(window(0, 0, &[1, 2]));
+    assert_eq!(said, [Output::Report(Report::Fault(Fault { seq: Some(SEQ), kind }))]);
     assert_poisoned(stage);
 }
 

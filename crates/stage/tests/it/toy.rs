@@ -89,6 +89,9 @@ pub(crate) enum Failure {
     Sampler,
 }
 
+/// The seed of a sequence whose tokens cannot be sampled.
+pub(crate) const UNSAMPLED: u64 = u64::MAX;
+
 pub(crate) struct Toy {
     shape: EngineShape,
     slots: Vec<Vec<Past>>,
@@ -257,12 +260,15 @@ impl Sampler for ToySampler {
         self.next += 1;
     }
 
-    fn sample(&mut self, position: Position, logits: &[f32]) -> Sampled {
+    fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError> {
         assert_eq!(position.0, self.next, "every position is sampled once, in order");
+        if self.seed == UNSAMPLED {
+            return Err(EngineError { reason: "its grammar is too complex".into() });
+        }
         let best = logits.iter().position(|&logit| logit > 0.0).expect("the toy's logits favour one token");
         let token = sampled(best as u64, self.history, self.seed);
         self.prompt(token);
-        Sampled { token, logprobs: None, mu: None, grammar_ended: false }
+        Ok(Sampled { token, logprobs: None, mu: None, grammar_ended: false })
     }
 }
 

@@ -154,7 +154,7 @@ struct ScriptSampler {
 impl Sampler for ScriptSampler {
     fn prompt(&mut self, _token: Token) {}
 
-    fn sample(&mut self, position: Position, _logits: &[f32]) -> Sampled {
+    fn sample(&mut self, position: Position, _logits: &[f32]) -> Result<Sampled, EngineError> {
         if let Some(log) = &self.log {
             let serial = self.serial.load(Ordering::Relaxed);
             log.lock().unwrap_or_else(PoisonError::into_inner).live.insert(serial);
@@ -164,6 +164,6 @@ impl Sampler for ScriptSampler {
             let at = (position.0 as usize).checked_sub(script.n_prompt)?;
             script.answer.get(at).copied()
         });
-        Sampled { token: token.unwrap_or(NOTHING), logprobs: None, mu: None, grammar_ended: false }
+        Ok(Sampled { token: token.unwrap_or(NOTHING), logprobs: None, mu: None, grammar_ended: false })
     }
 }

@@ -1,0 +1,232 @@
+//! Answers in a given form: however guesses are made, and however badly, the text is the plain one and in that form.
+
+use std::sync::Arc;
+
+use grammar::{Forced, Grammars};
+use llama::{EngineConfig, LlamaEngine, Vocab};
+use protocol::{Grammar, GrammarKind, SamplerParams, Token};
+use scheduler::Request;
+use serde_json::Value;
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
+
+use crate::line::{self, Heard, Line, assert_plain, cut, engine, free, pinned};
+use crate::plain;
+use crate::real::{SMOLLM2, model};
+
+/// Schemas with something to ask, shared with the tests over HTTP.
+const SCHEMAS: &str = include_str!("../../../../tests/e2e/schemas.json");
+/// Of those, what the usual run takes.
+const SHARE: [&str; 5] = ["nested", "anyOf objects", "recursion", "unicode", "optional"];
+
+/// Says again and again what grammars do not want: fences, line ends, blanks.
+#[derive(Debug)]
+struct Messy {
+    tokens: Vec<Token>,
+}
+
+impl Proposer for Messy {
+    fn name(&self) -> &'static str {
+        "messy"
+    }
+
+    fn prior(&self) -> Prior {
+        [0.1; RUNS.len() + 1]
+    }
+
+    fn begin(&mut self, _prompt: &[Token]) {}
+
+    fn commit(&mut self, _committed: &[Token]) {}
+
+    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
+        None
+    }
+
+    fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
+        let start = ask.tokens.len() % self.tokens.len();
+        let tokens = self.tokens.iter().cycle().skip(start).take(n).copied().collect();
+        Answer::Guesses(Block { tokens, run: 9, probabilities: Vec::new() })
+    }
+}
+
+struct Bench {
+    line: Line,
+    alone: LlamaEngine,
+    vocab: Vocab,
+    grammars: Grammars,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let path = model(SMOLLM2);
+        let config =
+            EngineConfig { context: 512, n_slots: 2, max_rows: 64, exact: true, ..EngineConfig::new("") };
+        let vocab = Vocab::load(&path).expect("it has a tokenizer");
+        Self {
+            line: Line::load(&cut(&path, &[15], folder.path()), &config),
+            alone: engine(&path, &EngineConfig { n_slots: 1, ..config }),
+            grammars: Grammars::new(Arc::new(vocab.clone())).expect("its vocabulary is usable"),
+            vocab,
+            _folder: folder,
+        }
+    }
+
+    fn request(&self, ask: &str, grammar: Grammar, temperature: f32, max_tokens: u32) -> Request {
+        let prompt = format!("<|im_start|>user\n{ask} Answer in JSON.<|im_end|>\n<|im_start|>assistant\n");
+        Request {
+            prompt: self.vocab.tokenize(&prompt, true, true).expect("a short text"),
+            sampler: SamplerParams { temperature, grammar: Some(grammar), ..SamplerParams::default() },
+            seed: 7,
+            choice: 0,
+            max_tokens: Some(max_tokens),
+            ignore_eos: false,
+            top_logprobs: Some(1),
+            prediction: None,
+            namespace: None,
+        }
+    }
+
+    /// The request with what the grammar forces as a source, and with bad guesses too.
+    fn ask(&self, request: &Request, messy: bool) -> line::Ask {
+        let grammar = request.sampler.grammar.as_ref().expect("every request here has one");
+        let constraint = self.grammars.start(grammar).expect("the grammar is usable");
+        let mut own: Vec<Box<dyn Proposer>> = vec![Box::new(Forced::new(constraint))];
+        if messy {
+            let text = "```json\n{\n  \"\n\n```\n } ]";
+            let tokens = self.vocab.tokenize(text, false, false).expect("a short text");
+            own.insert(0, Box::new(Messy { tokens }));
+        }
+        line::Ask { request: request.clone(), own }
+    }
+
+    /// The text of an answer, without the token that ended it.
+    fn text(&self, tokens: &[Token]) -> String {
+        let mut bytes = Vec::new();
+        tokens.iter().for_each(|&token| self.vocab.append_bytes(token, false, &mut bytes));
+        String::from_utf8(bytes).expect("JSON is UTF-8")
+    }
+
+    /// The plain answer's text, after every way to guess has given the same.
+    fn check(&mut self, request: &Request, what: &str) -> (String, Vec<Heard>) {
+        let expected = plain::answer(&mut self.alone, request);
+        let mut ways = vec![(pinned("suffix", 4, 2), false), (pinned("suffix", 2, 4), true)];
+        if soak() {
+            ways.extend([(free("suffix"), false), (free("auto"), true), (pinned("suffix", 1, 8), true)]);
+        }
+        let mut all = Vec::new();
+        for (speculate, messy) in ways {
+            let ask = self.ask(request, messy);
+            let heard = self.line.answer(&speculate, [ask]).pop().expect("one request, one answer");
+            assert_plain(&heard.answer, &expected, &format!("{what}, {speculate:?}, messy {messy}"));
+            all.push(heard);
+        }
+        (self.text(&expected.tokens), all)
+    }
+}
+
+/// Without what stands inside of strings.
+fn outside_of_strings(json: &str) -> String {
+    let (mut out, mut inside, mut escaped) = (String::new(), false, false);
+    for c in json.chars() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if inside => escaped = true,
+            '"' => inside = !inside,
+            c if !inside => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+fn soak() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "the runner of the tests says how much of them it wants")]
+    std::env::var("PACELINE_SOAK").is_ok_and(|soak| soak == "1")
+}
+
+#[test]
+fn every_way_to_guess_gives_the_plain_json_without_white_space() {
+    let mut bench = Bench::new();
+    let all: Vec<Value> = serde_json::from_str(SCHEMAS).expect("the file is JSON");
+    let chosen =
+        all.iter().filter(|case| soak() || case["name"].as_str().is_some_and(|name| SHARE.contains(&name)));
+    let (mut forced, mut answers) = (0, 0);
+    for case in chosen {
+        let grammar = Grammar::new(GrammarKind::JsonSchema, case["schema"].to_string());
+        for temperature in [0.0, 1.0] {
+            let ask = case["ask"].as_str().expect("every schema has something to ask");
+            let request = bench.request(ask, grammar.clone(), temperature, 260);
+            let (text, heard) = bench.check(&request, &format!("{} at {temperature}", case["name"]));
+            let _: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(!outside_of_strings(&text).contains(char::is_whitespace), "{text}");
+            answers += 1;
+            let source = |heard: &Heard, name: &str| {
+                heard
+                    .timings
+                    .guesses
+                    .sources()
+                    .find(|source| source.name == name)
+                    .map_or((0, 0), |source| (source.guesses.proposed, source.guesses.accepted))
+            };
+            for heard in &heard {
+                let (proposed, accepted) = source(heard, "forced");
+                // What is sent behind a wrong guess is wrong too, so no more than that can be asked.
+                assert!(accepted <= proposed);
+                forced += accepted;
+                let (messy, right) = source(heard, "messy");
+                assert!(right <= messy);
+            }
+        }
+    }
+    assert!(forced > 10 * answers, "{forced} forced tokens in {answers} answers");
+}
+
+#[test]
+fn regular_expressions_choices_and_gbnf_are_followed_to_their_end() {
+    let mut bench = Bench::new();
+    let cases = [
+        (GrammarKind::Regex, "[A-Z][a-z]{2,8} [0-9]{3}", 60),
+        (GrammarKind::Regex, "(yes|no), because .{5,20}\\.", 60),
+        (GrammarKind::Lark, "start: CHOICE\nCHOICE: \"red\" | \"green\" | \"light green\"", 60),
+        (
+            GrammarKind::Gbnf,
+            "root ::= \"{\" pair (\",\" pair)? \"}\"\npair ::= [a-z]{1,3} \"=\" value\nvalue ::= [0-9]{1,2} | root",
+            40,
+        ),
+    ];
+    for (kind, text, limit) in cases {
+        for temperature in [0.0, 1.0] {
+            let request = bench.request("Say something.", Grammar::new(kind, text), temperature, limit);
+            let (answer, _) = bench.check(&request, text);
+            let tokens = bench.vocab.tokenize(&answer, false, false).expect("a short text");
+            let is_whole = kind == GrammarKind::Gbnf || tokens.len() < limit as usize;
+            assert!(!answer.is_empty() && is_whole, "{text}: {answer}");
+            match text {
+                "[A-Z][a-z]{2,8} [0-9]{3}" => {
+                    let (word, number) = answer.split_once(' ').expect("a blank");
+                    assert!(
+                        number.len() == 3 && number.parse::<u32>().is_ok() && word.len() < 10,
+                        "{answer}"
+                    );
+                }
+                text if text.contains("light") => {
+                    assert!(["red", "green", "light green"].contains(&answer.as_str()), "{answer}");
+                }
+                text if text.contains("because") => assert!(answer.contains(", because "), "{answer}"),
+                _ => assert!(answer.starts_with('{') && !answer.contains(' '), "{answer}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_reaches_its_limit_is_a_beginning_of_one() {
+    let mut bench = Bench::new();
+    let schema =
+        r#"{"type":"object","properties":{"text":{"type":"string","minLength":100}},"required":["text"]}"#;
+    let request = bench.request("Write.", Grammar::new(GrammarKind::JsonSchema, schema), 0.0, 12);
+    let (text, heard) = bench.check(&request, "a limit");
+    assert!(text.starts_with("{\"text\":\""), "{text}");
+    assert!(heard.iter().all(|heard| heard.answer.tokens.len() == 12));
+}

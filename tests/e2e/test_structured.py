@@ -1,0 +1,170 @@
+"""Answers in a given form: they parse, validate and have no free white space, however they are asked for."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+from jsonschema import Draft202012Validator
+from openai import OpenAI
+
+from paceline import SMOLLM2, SOAK, Serve
+
+SCHEMAS = json.loads((Path(__file__).parent / "schemas.json").read_text())
+SAY = [{"role": "user", "content": "Say something."}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "maximum": 9}},
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("weather", "weather_history")
+]
+
+
+@pytest.fixture(scope="module")
+def guessing():
+    """A line that guesses ahead, and computes in a way that does not depend on it."""
+    args = ("--stages", 2, "--threads", 1, "--ctx", 512, "--parallel", 4, "--exact", "--speculate", "auto")
+    with Serve(SMOLLM2, *args) as serve:
+        serve.wait_ready()
+        with OpenAI(base_url=f"{serve.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+            yield serve, client
+
+
+def ask(client, messages=SAY, **asked):
+    """One answer's choice."""
+    extra = {name: asked.pop(name) for name in list(asked) if name.startswith("guided_") or name == "grammar"}
+    asked = {"max_tokens": 200, "seed": 3, "temperature": 1, **asked}
+    return client.chat.completions.create(model="default", messages=messages, extra_body=extra, **asked).choices[0]
+
+
+def outside_of_strings(text):
+    return re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+
+
+def check(text, schema):
+    """Parses, validates, and has white space in strings only."""
+    Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(json.loads(text))
+    assert not re.search(r"\s", outside_of_strings(text)), text
+
+
+def test_every_schema_is_followed(guessing):
+    _, client = guessing
+
+    def one(job):
+        case, temperature = job
+        form = {"name": "answer", "strict": True, "schema": case["schema"]}
+        choice = ask(
+            client,
+            [{"role": "user", "content": f"{case['ask']} Answer in JSON."}],
+            temperature=temperature,
+            response_format={"type": "json_schema", "json_schema": form},
+        )
+        assert choice.finish_reason == "stop", (case["name"], choice)
+        check(choice.message.content, case["schema"])
+
+    temperatures = (0, 1, 1.5) if SOAK else (0, 1)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, [(case, temperature) for case in SCHEMAS for temperature in temperatures]))
+
+
+def test_forced_tokens_are_guessed_and_right(guessing):
+    serve, client = guessing
+    schema = next(case for case in SCHEMAS if case["name"] == "constants")["schema"]
+    before = serve.line()["sources"].get("forced", {"proposed": 0, "accepted": 0})
+    choice = ask(client, temperature=0, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
+    check(choice.message.content, schema)
+    after = serve.line()["sources"]["forced"]
+    proposed, accepted = (after[name] - before[name] for name in ("proposed", "accepted"))
+    assert accepted >= 8 and accepted > 0.8 * proposed, after
+
+
+def test_any_object_a_regex_a_choice_and_a_grammar(guessing):
+    _, client = guessing
+    choice = ask(client, response_format={"type": "json_object"}, max_tokens=60)
+    assert choice.message.content.startswith("{")
+    assert choice.finish_reason == "length" or isinstance(json.loads(choice.message.content), dict)
+    choice = ask(client, guided_regex=r"[0-9]{2}:[0-9]{2}")
+    assert re.fullmatch(r"[0-9]{2}:[0-9]{2}", choice.message.content) and choice.finish_reason == "stop"
+    choice = ask(client, guided_choice=["red", "green", "light green"])
+    assert choice.message.content in ("red", "green", "light green") and choice.finish_reason == "stop"
+    choice = ask(client, grammar='root ::= item ("," item)?\nitem ::= "<" [a-z]{1,8} ">"')
+    assert re.fullmatch(r"<[a-z]{1,8}>(,<[a-z]{1,8}>)?", choice.message.content), choice
+    answer = client.responses.create(
+        model="default",
+        input="Describe a person.",
+        text={"format": {"type": "json_schema", "name": "person", "schema": SCHEMAS[0]["schema"], "strict": True}},
+    )
+    check(answer.output_text, SCHEMAS[0]["schema"])
+
+
+def test_a_limit_ends_an_answer_in_its_middle(guessing):
+    _, client = guessing
+    choice = ask(client, max_tokens=5, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMAS[10]["schema"]}})
+    assert choice.finish_reason == "length" and choice.message.content.startswith('{"')
+
+
+def test_log_probabilities_are_the_models_own(guessing):
+    _, client = guessing
+    choice = ask(client, temperature=0, logprobs=True, top_logprobs=3, guided_choice=["zebra", "quartz"])
+    for token in choice.logprobs.content:
+        best = token.top_logprobs[0].logprob
+        assert token.logprob <= best <= 0
+    assert choice.logprobs.content[0].token not in [top.token for top in choice.logprobs.content[0].top_logprobs]
+
+
+def test_a_call_that_is_insisted_on_follows_its_schema(guessing):
+    _, client = guessing
+    named = {"type": "function", "function": {"name": "weather_history"}}
+    for wanted, names in ((named, {"weather_history"}), ("required", {"weather", "weather_history"})):
+        for temperature in (0, 1):
+            choice = ask(client, temperature=temperature, tools=TOOLS, tool_choice=wanted)
+            assert choice.finish_reason == "tool_calls" and choice.message.content in (None, ""), choice
+            (call,) = choice.message.tool_calls
+            assert call.function.name in names
+            Draft202012Validator(TOOLS[0]["function"]["parameters"]).validate(json.loads(call.function.arguments))
+
+
+def test_an_answer_in_a_form_may_be_a_call_instead(guessing):
+    _, client = guessing
+    schema = SCHEMAS[2]["schema"]
+    for temperature in (0, 1):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        choice = ask(client, temperature=temperature, tools=TOOLS, response_format=form)
+        if choice.finish_reason == "tool_calls":
+            (call,) = choice.message.tool_calls
+            Draft202012Validator(TOOLS[0]["function"]["parameters"]).validate(json.loads(call.function.arguments))
+        else:
+            assert choice.finish_reason == "stop"
+            check(choice.message.content, schema)
+
+
+def test_a_form_that_cannot_be_honoured_is_refused(guessing):
+    serve, client = guessing
+    hostile = {
+        "guided_json": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}},
+        "guided_regex": "(?<=a)b",
+        "grammar": "root ::= missing",
+        "guided_grammar": "start: nothing",
+        "guided_choice": ["a"] * 2000,
+    }
+    for name, value in hostile.items():
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(client, **{name: value})
+        assert refused.value.param == name, refused.value
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"multipleOf": 9999991}}})
+    assert refused.value.param == "response_format" and "multipleOf" in str(refused.value)
+    deep = '{"a":' * 500 + "1" + "}" * 500
+    assert serve.http.post("/v1/chat/completions", content=f'{{"guided_json":{deep}}}').status_code == 400
+    assert ask(client, guided_choice=["fine"]).message.content == "fine"
