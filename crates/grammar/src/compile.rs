@@ -78,14 +78,21 @@ impl Grammars {
         Ok(Self { factory, kept: Mutex::default() })
     }
 
-    /// A place at the beginning of the grammar.
+    /// The place in the grammar behind what was said already; usually its beginning.
     ///
     /// # Errors
-    /// If it cannot be read or followed.
+    /// If it cannot be read or followed, or what was said is not in it.
     pub fn start(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
-        let after = grammar.after.as_deref();
+        let mut constraint = Constraint::new(self.matcher(grammar)?, grammar.after.as_deref());
+        for &token in &grammar.said {
+            constraint.say(token)?;
+        }
+        Ok(constraint)
+    }
+
+    fn matcher(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
         if let Some(matcher) = self.known(grammar) {
-            return Ok(Constraint::new(matcher, after));
+            return Ok(matcher);
         }
         let matcher = self.compile(grammar)?;
         let first = matcher.deep_clone();
@@ -93,13 +100,14 @@ impl Grammars {
         if kept.len() >= KEPT {
             kept.pop_front();
         }
-        kept.push_back((grammar.clone(), matcher));
-        Ok(Constraint::new(first, after))
+        kept.push_back((Grammar::new(grammar.kind, grammar.text.clone()), matcher));
+        Ok(first)
     }
 
     fn known(&self, grammar: &Grammar) -> Option<Matcher> {
         let mut kept = self.kept();
-        let at = kept.iter().position(|(known, _)| known == grammar)?;
+        let at =
+            kept.iter().position(|(known, _)| (known.kind, &known.text) == (grammar.kind, &grammar.text))?;
         let entry = kept.remove(at)?;
         let matcher = entry.1.deep_clone();
         kept.push_back(entry);

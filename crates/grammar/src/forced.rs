@@ -18,7 +18,8 @@ const RUN: u32 = 64;
 #[derive(Debug)]
 pub struct Forced {
     constraint: Constraint,
-    n_prompt: usize,
+    /// Tokens before the answer, once it has begun.
+    n_prompt: Option<usize>,
     /// The tokens of the answer that `constraint` has heard.
     said: Vec<Token>,
     /// It has lost its place and says nothing more.
@@ -29,7 +30,7 @@ impl Forced {
     /// A source at the beginning of its grammar.
     #[must_use]
     pub const fn new(constraint: Constraint) -> Self {
-        Self { constraint, n_prompt: 0, said: Vec::new(), is_lost: false }
+        Self { constraint, n_prompt: None, said: Vec::new(), is_lost: false }
     }
 
     /// Moves to the end of `answer`; whether all of it follows the grammar.
@@ -62,7 +63,8 @@ impl Proposer for Forced {
     }
 
     fn begin(&mut self, prompt: &[Token]) {
-        self.n_prompt = prompt.len();
+        // An interrupted answer goes on behind what it said, which `said` has.
+        self.n_prompt.get_or_insert(prompt.len());
     }
 
     fn commit(&mut self, _committed: &[Token]) {}
@@ -72,7 +74,7 @@ impl Proposer for Forced {
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
-        if n == 0 || !self.go_to(&ask.tokens[self.n_prompt..]) {
+        if n == 0 || !self.go_to(&ask.tokens[self.n_prompt.unwrap_or(0)..]) {
             return Answer::Nothing;
         }
         let mut tokens = self.constraint.forced();
@@ -84,7 +86,7 @@ impl Proposer for Forced {
     }
 
     fn allows(&mut self, ask: &Ask<'_>, guesses: &[Token]) -> usize {
-        let answer = &ask.tokens[self.n_prompt..];
+        let answer = &ask.tokens[self.n_prompt.unwrap_or(0)..];
         if !self.go_to(answer) {
             // Nothing that follows can come true, unless the place was lost.
             return if self.is_lost { guesses.len() } else { 0 };

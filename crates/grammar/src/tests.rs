@@ -238,6 +238,22 @@ fn a_grammar_may_wait_for_the_end_of_the_reasoning() {
     assert_eq!(guesses(&mut source, "no</think>n", 9), "o", "other thoughts");
 }
 
+#[test]
+fn an_interrupted_answer_goes_on_in_its_grammar() {
+    let whole = Grammar { after: Some("</think>".into()), ..regex("yes|no") };
+    let at = |said: &str| start(&Grammar { said: Toy.tokenize(said), ..whole.clone() });
+    assert_eq!(allowed(&mut at("so</think>ye")), [Token(i32::from(b's'))]);
+    assert_eq!(allowed(&mut at("so</th")).len(), Toy.n_tokens() - 1);
+    let left = grammars().start(&Grammar { said: Toy.tokenize("yep"), ..regex("yes") });
+    assert!(matches!(left, Err(GrammarError::Left { .. })), "it was never in it");
+
+    let mut source = Forced::new(start(&whole));
+    source.begin(&[]);
+    assert_eq!(guesses(&mut source, "so</think>y", 9), "es");
+    source.begin(&Toy.tokenize("so</think>y"));
+    assert_eq!(guesses(&mut source, "so</think>ye", 9), "s", "the answer still begins where it began");
+}
+
 /// Says whatever is allowed, chosen by a fixed rule, for `n` tokens.
 fn wander(grammars: &Grammars, grammar: &Grammar, n: usize) -> Result<(), GrammarError> {
     let mut constraint = grammars.start(grammar)?;

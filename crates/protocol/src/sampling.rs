@@ -54,13 +54,15 @@ pub struct Grammar {
     /// Nothing is asked of the answer before it has said this, such as the end of its reasoning; nor may it end. At most
     /// [`crate::limits::MAX_TEXT`] bytes.
     pub after: Option<String>,
+    /// What the answer has said already, in a sequence that goes on from an interrupted one; else nothing.
+    pub said: Vec<Token>,
 }
 
 impl Grammar {
     /// A grammar for the whole answer.
     #[must_use]
     pub fn new(kind: GrammarKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into(), after: None }
+        Self { kind, text: text.into(), after: None, said: Vec::new() }
     }
 }
 

@@ -394,6 +394,9 @@ impl Scheduler {
         }
         self.stats.reused_tokens += u64::from(start.0);
         let mut sampler = request.sampler.clone();
+        if let Some(grammar) = &mut sampler.grammar {
+            grammar.said = text[n_prompt as usize..].to_vec();
+        }
         if let (Some(mirostat), Some(mu)) = (&mut sampler.mirostat, past.as_ref().and_then(|past| past.mu)) {
             mirostat.mu = mu;
         }

@@ -83,6 +83,8 @@ impl Bench {
             ignore_eos: false,
             top_logprobs: Some(1),
             prediction: None,
+            client: 0,
+            priority: 0,
             namespace: None,
         }
     }

@@ -45,6 +45,7 @@ pub(super) fn put_sampler(w: &mut Writer<'_>, v: &SamplerParams) {
         });
         w.whole_text(&v.text);
         w.option(v.after.as_ref(), |w, after| w.text(after));
+        w.tokens(&v.said);
     });
 }
 
@@ -114,5 +115,6 @@ fn get_grammar(r: &mut Reader<'_>) -> Result<Grammar, DecodeError> {
         kind,
         text: r.text("sampler.grammar.text", limits::MAX_GRAMMAR_BYTES)?,
         after: r.option("sampler.grammar.after", |r| r.text("sampler.grammar.after", limits::MAX_TEXT))?,
+        said: r.tokens("sampler.grammar.said", limits::MAX_CONTEXT as usize)?,
     })
 }

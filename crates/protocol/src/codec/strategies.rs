@@ -99,8 +99,13 @@ fn grammar() -> impl Strategy<Value = Grammar> {
         Just(GrammarKind::Lark),
         Just(GrammarKind::Gbnf)
     ];
-    (kind, prop_oneof![text(), Just("x".repeat(2 * limits::MAX_TEXT))], option::of(text()))
-        .prop_map(|(kind, text, after)| Grammar { kind, text, after })
+    (
+        kind,
+        prop_oneof![text(), Just("x".repeat(2 * limits::MAX_TEXT))],
+        option::of(text()),
+        vec(token(), 0..6),
+    )
+        .prop_map(|(kind, text, after, said)| Grammar { kind, text, after, said })
 }
 
 fn sampler() -> impl Strategy<Value = SamplerParams> {

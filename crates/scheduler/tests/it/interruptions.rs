@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{End, Mirostat, SamplerParams, Work};
+use protocol::{End, Grammar, GrammarKind, Mirostat, SamplerParams, Token, Work};
 use scheduler::{Config, Output, Request};
 
 use crate::front::{Front, config, request, verdict};
@@ -91,9 +91,10 @@ fn the_figures_are_those_of_the_whole_request() {
 }
 
 #[test]
-fn mirostat_goes_on_from_its_last_state() {
+fn mirostat_and_grammar_go_on_from_their_last_states() {
     let mirostat = Some(Mirostat { version: 2, tau: 5.0, eta: 0.1, mu: 10.0 });
-    let sampler = SamplerParams { mirostat, ..SamplerParams::default() };
+    let grammar = Some(Grammar::new(GrammarKind::Regex, "[0-9]+"));
+    let sampler = SamplerParams { mirostat, grammar, ..SamplerParams::default() };
     let mut front = talking(Request { sampler, ..request(3, None) });
     let verdict = protocol::Verdict { mu: Some(7.5), ..verdict(0, 2, 4, 52, None) };
     front.report(2, protocol::Report::Verdict(Box::new(verdict))).expect("what was sent");
@@ -101,12 +102,14 @@ fn mirostat_goes_on_from_its_last_state() {
     front.scheduler.line_up(front.now);
     let opened = std::iter::from_fn(|| front.scheduler.poll_output()).find_map(|output| match output {
         Output::Work(frame) => match frame.work {
-            Work::Open(open) => open.sampler.mirostat,
+            Work::Open(open) => Some(open.sampler),
             _ => None,
         },
         _ => None,
     });
-    assert_eq!(opened.map(|mirostat| mirostat.mu), Some(7.5));
+    let SamplerParams { mirostat, grammar, .. } = opened.expect("it is opened anew");
+    assert_eq!(mirostat.map(|mirostat| mirostat.mu), Some(7.5));
+    assert_eq!(grammar.map(|grammar| grammar.said), Some([50, 51, 52].map(Token).into()));
 }
 
 #[test]
