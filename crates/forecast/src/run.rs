@@ -42,6 +42,8 @@ pub struct Forecast {
     pub elapsed: Duration,
     /// Of each request.
     pub timings: Vec<Timings>,
+    /// The longest time that any request waited for another token, its first one apart.
+    pub longest_gap: Duration,
     /// The front's counters.
     pub stats: Stats,
     /// Each stage's work.
@@ -117,6 +119,9 @@ struct Run<'a> {
     /// When the last answer ended.
     ended: Duration,
     running: BTreeMap<RequestId, (usize, Vec<Token>)>,
+    /// When each of them got its last token.
+    heard: BTreeMap<RequestId, Duration>,
+    longest_gap: Duration,
     timings: Vec<Timings>,
 }
 
@@ -157,6 +162,8 @@ impl<'a> Run<'a> {
             started: Duration::ZERO,
             ended: Duration::ZERO,
             running: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            longest_gap: Duration::ZERO,
             timings: Vec::new(),
         }
     }
@@ -236,6 +243,9 @@ impl<'a> Run<'a> {
             Event::Tokens { tokens, .. } => {
                 let (_, answer) = self.running.get_mut(&id).expect("a request that runs");
                 answer.extend(tokens);
+                if let Some(last) = self.heard.insert(id, self.now) {
+                    self.longest_gap = self.longest_gap.max(self.now - last);
+                }
             }
             Event::Done { timings, .. } => {
                 let (index, answer) = self.running.remove(&id).expect("a request that runs");
@@ -244,6 +254,7 @@ impl<'a> Run<'a> {
                     "the answer is the text, however it is guessed"
                 );
                 self.timings.push(timings);
+                self.heard.remove(&id);
                 self.ended = self.now;
                 self.submit_next();
             }
@@ -290,6 +301,7 @@ impl<'a> Run<'a> {
             tokens_per_second: n_tokens as f64 / seconds,
             decode_rate: f64::from(decoded) / decoding.as_secs_f64().max(f64::MIN_POSITIVE),
             elapsed,
+            longest_gap: self.longest_gap,
             stages: stages.collect(),
             stats: self.scheduler.stats(),
             timings: self.timings,

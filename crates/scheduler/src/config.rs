@@ -11,6 +11,8 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short enough that several chunks of a common prompt overlap on the stages and a decoding sequence waits for one
 /// of them only briefly, long enough that reading the weights is shared by many rows.
 const CHUNK_ROWS: u32 = 128;
+/// A pause that a reader of a stream hardly sees.
+const CHUNK_TIME: Duration = Duration::from_millis(100);
 /// Frames of a sequence that may wait besides its chunks: its open, a window and its close.
 const OTHER_FRAMES: u64 = 3;
 
@@ -27,6 +29,8 @@ pub struct Config {
     pub n_vocab: u32,
     /// Tokens in one prefill chunk at most; no more than the stages' `max_rows`.
     pub chunk_rows: u32,
+    /// How long a chunk may keep the slowest stage while others decode, who wait for it: chunks are shorter then.
+    pub chunk_time: Duration,
     /// Chunks of one sequence in the line at most. More of them than stages keep every stage busy.
     pub max_chunks_in_flight: u32,
     /// Requests that may wait.
@@ -55,6 +59,7 @@ impl Config {
             context,
             n_vocab,
             chunk_rows: CHUNK_ROWS,
+            chunk_time: CHUNK_TIME,
             // One in each stage's hands, one on its way.
             max_chunks_in_flight: u32::from(n_stages) + 1,
             queue_limit: QUEUE_LIMIT,

@@ -123,7 +123,7 @@ impl Sequence {
                     return None;
                 }
                 let base = *next;
-                *next += n_left.min(config.chunk_rows as usize);
+                *next += n_left.min(chunk_rows(config, line));
                 self.chunks.push_back(Position(*next as u32));
                 let tokens = text[base..*next].to_vec();
                 return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens }));
@@ -337,6 +337,22 @@ impl Sequence {
             Phase::Prefill { .. } | Phase::Closing { .. } => 0,
         }
     }
+}
+
+/// Fewer rows are not worth a call: reading the weights takes as long as computing them.
+const LEAST_CHUNK: u32 = 16;
+
+/// Rows of the next chunk. Alone on the line a prompt is always cut in the same way, so that its rows are computed in
+/// the same shapes; beside others the longest power-of-two part of that which the slowest stage computes in time.
+fn chunk_rows(config: &Config, line: Line<'_>) -> usize {
+    let most = config.chunk_rows;
+    if line.n_live <= 1 || !line.pace.is_known() {
+        return most as usize;
+    }
+    let halves = std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|&half| half >= LEAST_CHUNK));
+    let is_short = |&rows: &u32| line.pace.slowest(rows) <= config.chunk_time.as_secs_f64();
+    let shortest = halves.clone().last().unwrap_or(most);
+    halves.into_iter().find(is_short).unwrap_or(shortest) as usize
 }
 
 /// What a sequence's windows came to.

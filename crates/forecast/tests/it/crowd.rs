@@ -1,5 +1,7 @@
 //! Guesses among other people's tokens.
 
+use std::time::Duration;
+
 use forecast::{Job, Kind, LineModel, Workload, run};
 use spec::Speculate;
 
@@ -74,4 +76,45 @@ fn many_sequences_keep_every_stage_busy_and_no_stage_waits_for_all_of_them() {
         }
     }
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// How long a prompt of so many chunks takes until its first token.
+fn prompt_time(n_stages: u16, n_chunks: usize) -> f64 {
+    let mut workload = Kind::Novel.workload(3, 2);
+    let unit = workload.prompt[0];
+    // The last token is the first window's.
+    workload.prompt = vec![unit; 128 * n_chunks + 1];
+    let line = line(n_stages, 1.0, Shape::PerRow(0.25), 0.0);
+    let found = run(&line, Job { workloads: &[workload], clients: 1 }, &Speculate::off());
+    found.timings[0].prompt_time.as_secs_f64()
+}
+
+#[test]
+fn chunks_of_a_prompt_are_computed_on_all_stages_at_the_same_time() {
+    for n_stages in [2, 3, 4] {
+        for n_chunks in [8, 16] {
+            // The same stages, one after the other.
+            let serial = f64::from(n_stages) * prompt_time(1, n_chunks);
+            let gain = serial / prompt_time(n_stages, n_chunks);
+            let (chunks, others) = (n_chunks as f64, f64::from(n_stages) - 1.0);
+            let ideal = f64::from(n_stages) * chunks / (chunks + others);
+            println!("{n_stages} stages, {n_chunks} chunks: {gain:.2}x, {:.3} of ideal", gain / ideal);
+            assert!(gain > 0.95 * ideal, "{n_stages} stages, {n_chunks} chunks: {gain} of {ideal}");
+        }
+    }
+}
+
+#[test]
+fn a_long_prompt_delays_whoever_decodes_by_two_chunk_times_at_most() {
+    // 4,000 tokens in chunks of 128 would keep each stage for 330 ms at a time.
+    let line = line(2, 10.0, Shape::PerRow(0.25), 1.0);
+    // The long prompt comes when the first of five has ended.
+    let mut workloads = talkers(5);
+    workloads[0].answer.truncate(20);
+    let mut long = Kind::Novel.workload(9, 4);
+    long.prompt = vec![long.prompt[0]; 4000];
+    workloads.push(long);
+    let gap = run(&line, Job { workloads: &workloads, clients: 5 }, &Speculate::off()).longest_gap;
+    println!("the longest gap is {gap:?}");
+    assert!(gap <= Duration::from_millis(200), "{gap:?}");
 }
