@@ -29,7 +29,7 @@ pub struct Config {
     pub n_vocab: u32,
     /// Tokens in one prefill chunk at most; no more than the stages' `max_rows`.
     pub chunk_rows: u32,
-    /// How long a chunk may keep the slowest stage while others decode, who wait for it: chunks are shorter then.
+    /// Beside others who decode, chunks are so short that none of those waits for a token longer than twice this.
     pub chunk_time: Duration,
     /// Chunks of one sequence in the line at most. More of them than stages keep every stage busy.
     pub max_chunks_in_flight: u32,

@@ -343,14 +343,16 @@ impl Sequence {
 const LEAST_CHUNK: u32 = 16;
 
 /// Rows of the next chunk. Alone on the line a prompt is always cut in the same way, so that its rows are computed in
-/// the same shapes; beside others the longest power-of-two part of that which the slowest stage computes in time.
+/// the same shapes; beside others it is the longest power-of-two part of that which keeps to [`Config::chunk_time`]: a
+/// window that runs into a chunk stays behind it, and waits for it on every stage.
 fn chunk_rows(config: &Config, line: Line<'_>) -> usize {
     let most = config.chunk_rows;
     if line.n_live <= 1 || !line.pace.is_known() {
         return most as usize;
     }
     let halves = std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|&half| half >= LEAST_CHUNK));
-    let is_short = |&rows: &u32| line.pace.slowest(rows) <= config.chunk_time.as_secs_f64();
+    let most_wait = 2.0 * config.chunk_time.as_secs_f64() - line.pace.loop_time(line.n_live);
+    let is_short = |&rows: &u32| line.pace.slowest(rows) * f64::from(config.n_stages) <= most_wait;
     let shortest = halves.clone().last().unwrap_or(most);
     halves.into_iter().find(is_short).unwrap_or(shortest) as usize
 }

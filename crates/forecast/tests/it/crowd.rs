@@ -111,6 +111,7 @@ fn a_long_prompt_delays_whoever_decodes_by_two_chunk_times_at_most() {
     // The long prompt comes when the first of five has ended.
     let mut workloads = talkers(5);
     workloads[0].answer.truncate(20);
+    workloads.iter_mut().for_each(|workload| workload.prompt.truncate(1));
     let mut long = Kind::Novel.workload(9, 4);
     long.prompt = vec![long.prompt[0]; 4000];
     workloads.push(long);
