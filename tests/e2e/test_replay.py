@@ -55,6 +55,19 @@ def test_a_kill_while_prompts_are_read_is_not_seen_either(serve):
     assert stream.text() == expected
 
 
+def test_an_answer_in_a_given_form_goes_on_in_it(serve):
+    person = {"name": {"type": "string", "minLength": 20, "maxLength": 60}, "city": {"type": "string", "minLength": 20}}
+    schema = {"type": "object", "properties": person, "required": ["name", "city"], "additionalProperties": False}
+    more = {"guided_json": schema, "ignore_eos": False, "frequency_penalty": 0.5}
+    expected = alone(serve, PROMPTS[1], **more)
+    stream = Stream(serve, TOKENS, PROMPTS[1], **more)
+    stream.wait_events(8)
+    os.kill(serve.stage_pids()[1], signal.SIGKILL)
+    stream.wait_end(60)
+    assert stream.text() == expected
+    assert expected.startswith('{"name":"') and (len(expected) < 40 or "\n" not in expected)
+
+
 def test_a_frozen_stage_is_replaced_and_the_answer_goes_on(serve):
     expected = alone(serve, PROMPTS[0])
     stream = Stream(serve, TOKENS, PROMPTS[0])

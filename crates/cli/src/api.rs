@@ -9,8 +9,8 @@ use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
 use scheduler::{Request, SequenceState, Tally};
 use server::{
-    Line, LineStatus, Readiness, SequenceStatus, SourceStatus, StageStatus, Submission, Submitting,
-    Tokenizer, WindowStatus,
+    Line, LineStatus, PrefixStatus, Readiness, SequenceStatus, SourceStatus, StageStatus, Submission,
+    Submitting, Tokenizer, WindowStatus,
 };
 use spec::Proposer;
 
@@ -111,8 +111,7 @@ fn status(line: &LineSnapshot) -> LineStatus {
                 }
                 .to_owned(),
                 prompt_tokens: seq.prompt,
-                // Nothing is kept between requests.
-                cached_tokens: 0,
+                cached_tokens: seq.cached,
                 generated_tokens: seq.positions.saturating_sub(seq.prompt),
             })
             .collect(),
@@ -131,6 +130,14 @@ fn status(line: &LineSnapshot) -> LineStatus {
         sources: SourceStatus::all(&stats.guesses),
         stale_share: if stats.windows == 0 { 0.0 } else { stats.stale_windows as f32 / stats.windows as f32 },
         queue: stats.queued,
+        preempted: stats.preempted,
+        resumed: stats.resumed,
+        prefixes: PrefixStatus {
+            held: stats.parked_prefixes,
+            tokens: stats.parked_tokens,
+            reused_tokens: stats.reused_tokens,
+            lost: stats.lost_prefixes,
+        },
         mode: if line.relayed { "relay" } else { "direct" }.to_owned(),
     }
 }

@@ -43,7 +43,7 @@ pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
 pub use auth::{ApiKeys, KeyFileError};
 pub use http::router;
 pub use seam::{
-    DepthStatus, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, SourceStatus, StageStatus,
-    Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
+    DepthStatus, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
+    StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};

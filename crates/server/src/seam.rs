@@ -174,8 +174,27 @@ pub struct LineStatus {
     pub stale_share: f32,
     /// Requests that wait.
     pub queue: u32,
+    /// Times that a running request made room for a more urgent one, since the front's start.
+    pub preempted: u64,
+    /// Times that a request went on after an interruption, since the front's start.
+    pub resumed: u64,
+    /// Beginnings of earlier prompts that are kept for later ones.
+    pub prefixes: PrefixStatus,
     /// How the line works now: `direct`, or `relay` if verdicts come back through the stages.
     pub mode: String,
+}
+
+/// What finished requests have left to later ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PrefixStatus {
+    /// Prefixes kept now.
+    pub held: u32,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Prompt tokens that were not computed again, since the front's start.
+    pub reused_tokens: u64,
+    /// Times that a stage had lost one that was wanted.
+    pub lost: u64,
 }
 
 /// One stage in [`LineStatus`].

@@ -12,8 +12,8 @@ use protocol::{Grammar, StageCounters, StageTiming, Token, TokenLogprobs};
 use scheduler::{Event, Finish, InFlight, Refusal, Request, RequestId, Timings};
 use serde_json::Value;
 use server::{
-    Api, ApiConfig, DepthStatus, Line, LineStatus, ModelInfo, Readiness, SequenceStatus, SourceStatus,
-    StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus, router,
+    Api, ApiConfig, DepthStatus, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus,
+    SourceStatus, StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus, router,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -158,6 +158,9 @@ impl Line for FakeLine {
             sources: BTreeMap::from([("suffix".into(), suffix())]),
             stale_share: 0.25,
             queue: 1,
+            preempted: 1,
+            resumed: 3,
+            prefixes: PrefixStatus { held: 2, tokens: 700, reused_tokens: 4000, lost: 1 },
             mode: "direct".into(),
         }
     }
