@@ -1,0 +1,230 @@
+//! Who gets on the line and who leaves it: places in the queue, slots, prefixes to begin with, interruptions and ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use protocol::{Close, Hint, Open, Park, Position, Reuse, SeqId, Token, Work};
+
+use super::{Output, Scheduler, add};
+use crate::prefixes::Hit;
+use crate::queue::{Patience, Waiting};
+use crate::sequence::{Sequence, Start};
+use crate::{Client, Drafting, Event, Failure, Finish, Refusal, Request, RequestId};
+
+impl Scheduler {
+    pub(super) fn make_room(&mut self, client: Client) -> Result<(), Refusal> {
+        let limit = self.config.queue_limit;
+        let Some(displaced) = self.queue.make_room(client) else {
+            self.stats.refused += 1;
+            return Err(Refusal::QueueFull { limit });
+        };
+        if let Some(id) = displaced {
+            self.stats.failed += 1;
+            self.emit(id, Event::Failed(Failure::QueueFull { limit }));
+        }
+        Ok(())
+    }
+
+    /// Starts waiting requests as far as slots are free. Those that start together take turns with their chunks.
+    pub(super) fn admit(&mut self, now: Duration) {
+        let mut started = VecDeque::new();
+        while self.has_free_slot() {
+            let running = |client| {
+                let is_its =
+                    |sequence: &&Sequence| !sequence.is_closing() && sequence.asked().client == client;
+                self.sequences.values().filter(is_its).count()
+            };
+            let Some((id, waiting)) = self.queue.next(running) else { break };
+            started.push_back(self.open(id, waiting, now));
+        }
+        while let Some(seq) = started.pop_front() {
+            if self.send_next(seq, now) {
+                started.push_back(seq);
+            } else {
+                self.tell_drafter(seq);
+            }
+        }
+    }
+
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.line_is_up && self.sequences.len() < usize::from(self.config.n_slots)
+    }
+
+    /// Has running requests make room for waiting ones that are more urgent: one for each, beyond those whose slots are
+    /// about to be free. The least urgent goes, of those the one that came last.
+    pub(super) fn preempt(&mut self, now: Duration) {
+        if !self.line_is_up {
+            return;
+        }
+        loop {
+            let n_closing = self.sequences.values().filter(|sequence| sequence.is_closing()).count();
+            let running = self.sequences.iter().filter(|(_, s)| !s.is_closing() && !s.is_probe());
+            let Some((priority, _, seq)) =
+                running.map(|(&seq, s)| (s.asked().priority, s.request(), seq)).max()
+            else {
+                return;
+            };
+            if self.queue.n_before(priority) <= n_closing {
+                return;
+            }
+            self.stats.preempted += 1;
+            self.interrupt(seq, Patience::Endless, now);
+        }
+    }
+
+    fn open(&mut self, id: RequestId, waiting: Waiting, now: Duration) -> SeqId {
+        let Waiting { mut request, own, probe, since, past, was_misled, .. } = waiting;
+        let context = self.config.context as usize;
+        request.prediction.iter_mut().for_each(|text| text.truncate(context));
+        let seq = self.next_seq;
+        self.next_seq = SeqId(seq.0 + 1);
+        let n_prompt = request.prompt.len() as u32;
+        let room = self.config.context - n_prompt;
+        let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
+        let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
+        let hit = self.find_prefix(&request, &text, was_misled);
+        let start = Position(hit.map_or(0, |hit| hit.len as u32));
+        if past.is_some() {
+            self.stats.resumed += 1;
+        } else {
+            self.emit(id, Event::Started { cached: start.0, queued: now.saturating_sub(since) });
+        }
+        self.stats.reused_tokens += u64::from(start.0);
+        let mut sampler = request.sampler.clone();
+        if let Some(grammar) = &mut sampler.grammar {
+            grammar.said = text[n_prompt as usize..].to_vec();
+        }
+        if let (Some(mirostat), Some(mu)) = (&mut sampler.mirostat, past.as_ref().and_then(|past| past.mu)) {
+            mirostat.mu = mu;
+        }
+        let open = Open {
+            seq,
+            start,
+            reuse: hit.map(|hit| Reuse { prefix: hit.prefix, keep: hit.keep }),
+            seed: request.seed,
+            choice: request.choice,
+            sampler,
+            limit,
+            ignore_eos: request.ignore_eos,
+            top_logprobs: request.top_logprobs,
+            history: text[..start.0 as usize].to_vec(),
+        };
+        let n_text = text.len() as u32;
+        let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
+        let is_drafted = has_drafter && n_text + 2 <= limit.0;
+        if is_drafted {
+            let open = Open { start: Position(n_text), reuse: None, history: text.clone(), ..open.clone() };
+            self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
+        }
+        self.send(Work::Open(Box::new(open)));
+        let asked = Box::new(request);
+        let start = Start { seq, request: id, asked, text, start, past, limit, is_drafted, own, probe, now };
+        self.sequences.insert(seq, Sequence::new(start));
+        self.by_request.insert(id, seq);
+        seq
+    }
+
+    /// The prefix that a text may begin with.
+    fn find_prefix(&mut self, request: &Request, text: &[Token], was_misled: bool) -> Option<Hit> {
+        // Who was misled once begins with nothing.
+        let namespace = request.namespace.filter(|_| !was_misled)?;
+        let mut hit = self.prefixes.find(namespace, text)?;
+        hit.keep &= self.config.copies_prefixes;
+        if !hit.keep {
+            self.prefixes.remove(hit.prefix);
+        }
+        Some(hit)
+    }
+
+    /// Takes a running request off the line; it waits to go on from its last token as a new sequence.
+    pub(super) fn interrupt(&mut self, seq: SeqId, patience: Patience, now: Duration) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let (own, past) = (sequence.take_own(), sequence.past());
+        let request = sequence.asked().clone();
+        if let Some(id) = self.close(seq, true) {
+            let past = Some(past);
+            let waiting =
+                Waiting { request, own, probe: None, since: now, patience, past, was_misled: false };
+            self.queue.push(id, waiting);
+        }
+    }
+
+    /// A stage does not have the prefix that a sequence was opened with: its request waits for a slot once more, before
+    /// all others, and then computes its whole prompt.
+    pub(super) fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let (request, own) = (sequence.asked().clone(), sequence.take_own());
+        let past = sequence.was_interrupted().then(|| sequence.past());
+        self.stats.lost_prefixes += 1;
+        if self.prefixes.remove(prefix) {
+            self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
+        }
+        if let Some(id) = self.close(seq, false) {
+            // A probe shares nothing, so it begins with nothing that could be lost.
+            let waiting = Waiting {
+                request,
+                own,
+                probe: None,
+                since: now,
+                patience: Patience::Endless,
+                past,
+                was_misled: true,
+            };
+            self.queue.push(id, waiting);
+        }
+    }
+
+    pub(super) fn fail(&mut self, seq: SeqId, failure: Failure) {
+        if let Some(id) = self.close(seq, false) {
+            self.stats.failed += 1;
+            self.emit(id, Event::Failed(failure));
+        }
+    }
+
+    pub(super) fn finish(&mut self, seq: SeqId, finish: Finish, now: Duration) {
+        let Some(sequence) = self.sequences.get(&seq) else { return };
+        let timings = sequence.timings(now);
+        if let Some(id) = self.close(seq, true) {
+            match finish {
+                Finish::Cancelled => self.stats.cancelled += 1,
+                Finish::Stop | Finish::Length => self.stats.finished += 1,
+            }
+            self.emit(id, Event::Done { finish, timings });
+        }
+    }
+
+    /// Takes a sequence off the line; its slot stays in use until the tail has seen that. What it has computed is parked
+    /// if it `may` be.
+    fn close(&mut self, seq: SeqId, may_park: bool) -> Option<RequestId> {
+        let sequence = self.sequences.get_mut(&seq)?;
+        let id = sequence.request();
+        let guessing = sequence.guessing_at_end();
+        add(&mut self.stats, &guessing);
+        let inputs = sequence.inputs();
+        let namespace = sequence.asked().namespace.filter(|_| may_park);
+        let computed = namespace.map(|namespace| (namespace, sequence.computed().to_vec()));
+        if sequence.close() {
+            self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
+        }
+        self.by_request.remove(&id);
+        if sequence.is_drafted() {
+            self.outputs.push_back(Output::Draft(id, Drafting::Close));
+        }
+        let gone = match computed {
+            Some((namespace, tokens)) => {
+                let len = Position(tokens.len() as u32);
+                let gone = self.prefixes.insert(namespace, tokens, seq);
+                if !gone.contains(&seq) {
+                    self.send(Work::Park(Park { seq, len }));
+                }
+                gone
+            }
+            None => vec![seq],
+        };
+        for gone in gone {
+            let inputs = if gone == seq { inputs } else { Position(0) };
+            self.send(Work::Close(Close { seq: gone, inputs }));
+        }
+        Some(id)
+    }
+}

@@ -1,0 +1,191 @@
+//! What stages say, and what goes out in answer to it.
+
+use std::time::Duration;
+
+use protocol::{Company, End, Fault, FaultKind, Hint, Progress, Report, SeqId, StageIndex, Verdict, Work};
+use spec::Line;
+
+use super::{Output, Scheduler};
+use crate::groups::{self, Load};
+use crate::sequence::Sequence;
+use crate::{Event, Failure, Finish, ReportFault};
+
+impl Scheduler {
+    /// What a stage says about sequences. Reports about a sequence that is over are dropped: they were on their way.
+    ///
+    /// # Errors
+    /// If the report contradicts what was sent; the request concerned has failed then. The driver should log the peer.
+    pub fn handle_report(
+        &mut self,
+        from: StageIndex,
+        report: Report,
+        now: Duration,
+    ) -> Result<(), ReportFault> {
+        let tail = StageIndex(self.config.n_stages - 1);
+        let is_tails = matches!(report, Report::Verdict(_) | Report::Progress(_) | Report::Closed(_));
+        if is_tails && from != tail {
+            return Err(ReportFault::NotTail { from, tail });
+        }
+        match report {
+            Report::State(_) | Report::Counters(_) => Ok(()),
+            Report::Verdict(verdict) => {
+                self.awaited += verdict.company.awaited();
+                let result = self.handle_verdict(*verdict, now);
+                if self.awaited <= 0 {
+                    self.answer(now);
+                }
+                result
+            }
+            Report::Progress(progress) => self.handle_progress(&progress, now),
+            Report::Closed(seq) => self.handle_closed(seq, now),
+            Report::Fault(fault) => self.handle_fault(from, &fault, now),
+        }
+    }
+
+    fn handle_verdict(&mut self, verdict: Verdict, now: Duration) -> Result<(), ReportFault> {
+        let seq = verdict.seq;
+        let Some(sequence) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        let id = sequence.request();
+        let n_live = self.n_live();
+        let line = Line { pace: &self.pace, n_live };
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
+        let answered = match sequence.handle_verdict(&verdict, line, now) {
+            Ok(answered) => answered,
+            Err(fault) => return Err(self.refuse(seq, fault)),
+        };
+        let is_probe = sequence.is_probe();
+        self.pace.observe(&verdict.timings, answered.under_way);
+        let commit = answered.commit;
+        self.stats.generated_tokens += verdict.tokens.len() as u64;
+        if let Some(epoch) = commit.opened
+            && commit.n_stale > 0
+        {
+            self.outputs.push_back(Output::Hint(Hint::Advance { seq, epoch }));
+        }
+        if is_probe {
+            self.note_probe(verdict.timings.first().map_or(0, |timing| timing.batch_rows));
+        } else {
+            self.stats.loops.add(answered.under_way, &verdict.timings);
+            self.answered.push(seq);
+            if self.awaited <= 0 {
+                // The next windows go out before anyone looks at the tokens: the line must not wait for that.
+                self.answer(now);
+            }
+        }
+        self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
+        match verdict.ended {
+            Some(End::EndOfGeneration | End::Grammar) => self.finish(seq, Finish::Stop, now),
+            Some(End::Limit) => self.finish(seq, Finish::Length, now),
+            None if is_probe => self.finish(seq, Finish::Length, now),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn handle_progress(&mut self, progress: &Progress, now: Duration) -> Result<(), ReportFault> {
+        let seq = progress.seq;
+        let Some(sequence) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        if let Err(fault) = sequence.handle_progress(progress) {
+            return Err(self.refuse(seq, fault));
+        }
+        self.pace.observe_chunk(&progress.timings);
+        self.send_all(seq, now);
+        Ok(())
+    }
+
+    fn handle_closed(&mut self, seq: SeqId, now: Duration) -> Result<(), ReportFault> {
+        if self.live(seq)?.is_some() {
+            return Err(self.refuse(seq, ReportFault::ClosedEarly { seq }));
+        }
+        self.sequences.remove(&seq);
+        self.admit(now);
+        Ok(())
+    }
+
+    fn handle_fault(&mut self, from: StageIndex, fault: &Fault, now: Duration) -> Result<(), ReportFault> {
+        let failure = failure_of(from, &fault.kind);
+        if let Some(seq) = fault.seq {
+            if self.live(seq)?.is_some() {
+                if let FaultKind::PrefixLost { prefix } = fault.kind {
+                    self.begin_again(seq, prefix, now);
+                    return Ok(());
+                }
+                self.fail(seq, failure);
+            } else {
+                self.stats.late_reports += 1;
+            }
+        } else {
+            for seq in self.by_request.values().copied().collect::<Vec<_>>() {
+                self.fail(seq, failure.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The sequence, unless it is over.
+    fn live(&mut self, seq: SeqId) -> Result<Option<&mut Sequence>, ReportFault> {
+        if seq >= self.next_seq {
+            return Err(ReportFault::NeverOpened { seq });
+        }
+        Ok(self.sequences.get_mut(&seq).filter(|sequence| !sequence.is_closing()))
+    }
+
+    /// Fails the request of a sequence about which a stage said something impossible.
+    fn refuse(&mut self, seq: SeqId, fault: ReportFault) -> ReportFault {
+        self.fail(seq, Failure::Fault { reason: fault.to_string() });
+        fault
+    }
+
+    /// Sends what follows on the verdicts of a group: a window of each sequence, as a group again, and then the rest.
+    fn answer(&mut self, now: Duration) {
+        let answered = std::mem::take(&mut self.answered);
+        if answered.is_empty() {
+            return;
+        }
+        self.tell_together();
+        let first = self.outputs.len();
+        let more: Vec<SeqId> = answered.into_iter().filter(|&seq| self.send_next(seq, now)).collect();
+        Company::form(self.outputs.iter_mut().skip(first).filter_map(|output| match output {
+            Output::Work(frame) if matches!(frame.work, Work::Window(_)) => Some(&mut frame.company),
+            _ => None,
+        }));
+        for seq in more {
+            self.send_all(seq, now);
+        }
+    }
+
+    /// Tells the first stage how many sequences it should take together, if that has changed.
+    fn tell_together(&mut self) {
+        let running = || self.sequences.values().filter_map(Sequence::plan);
+        let sequences = running().count() as u32;
+        let depth = running().map(|plan| f64::from(plan.depth)).sum::<f64>() / f64::from(sequences.max(1));
+        let width = running().map(|plan| plan.width).max().unwrap_or(1);
+        let load = Load { sequences, depth, width };
+        // What was measured changes slowly; what runs changes at once.
+        let (told, found_for) = self.together;
+        if found_for == Some(load) && !self.stats.loops.windows.is_multiple_of(32) {
+            return;
+        }
+        let size = groups::together(load, told, &self.pace);
+        self.together.1 = Some(load);
+        if size != told.min(sequences) {
+            self.together.0 = size;
+            let sequences = u16::try_from(size).unwrap_or(u16::MAX);
+            self.outputs.push_back(Output::Hint(Hint::Together { sequences }));
+        }
+    }
+}
+
+fn failure_of(from: StageIndex, kind: &FaultKind) -> Failure {
+    match kind {
+        FaultKind::Sampler { reason } => Failure::Parameters { reason: reason.clone() },
+        FaultKind::Link { .. } => Failure::LineLost { reason: format!("stage {from}: {kind}") },
+        _ => Failure::Fault { reason: format!("stage {from}: {kind}") },
+    }
+}
