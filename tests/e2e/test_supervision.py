@@ -136,18 +136,40 @@ def test_children_end_with_a_front_that_is_killed_while_it_starts():
         wait_gone(children, 5)
 
 
-def test_a_front_that_is_told_to_end_lets_answers_finish_and_ends_well(serve):
-    children = serve.children()
-    short, long = Stream(serve, 12), Stream(serve, 1900)
-    short.wait_events(2)
-    long.wait_events(2)
-    serve.signal(signal.SIGTERM)
-    assert short.wait_end(10) == "[DONE]"
-    assert serve.wait() == 0
-    wait_gone(children, 5)
-    long.wait_end(5)
-    assert len(long.events) > len(short.events)
-    assert not any("panicked" in said for said in serve.lines), serve.lines
+def test_a_front_that_is_told_to_end_lets_answers_finish_for_a_while_and_tells_the_rest():
+    with Serve(*ARGS, "--grace", "3s") as serve:
+        serve.wait_ready()
+        children = serve.children()
+        short, long = Stream(serve, 12), Stream(serve, 1900)
+        short.wait_events(2)
+        long.wait_events(2)
+        serve.signal(signal.SIGTERM)
+        serve.wait_line("Stopping", 5)
+        refused = serve.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 1})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+        assert "stopping" in refused.json()["error"]["message"]
+        assert "stopping" in serve.readiness() and serve.http.get("/health").status_code == 200
+        assert short.wait_end(10) == "[DONE]"
+        assert serve.wait() == 0
+        wait_gone(children, 5)
+        long.wait_end(5)
+        assert not long.cut_off and "stopping" in long.error()["message"], long.events[-2:]
+        assert len(long.events) > len(short.events)
+        assert not any("panicked" in said for said in serve.lines), serve.lines
+
+
+def test_a_front_that_is_told_to_end_ends_with_its_last_answer():
+    with Serve(*ARGS) as serve:
+        serve.wait_ready()
+        stream = Stream(serve, 150)
+        stream.wait_events(2)
+        # A connection that nobody uses delays nothing.
+        assert serve.http.get("/health").status_code == 200
+        serve.signal(signal.SIGTERM)
+        stream.wait_end(20)
+        ended = time.monotonic()
+        assert stream.text() and serve.wait() == 0
+        assert time.monotonic() - ended < 5
 
 
 @pytest.mark.parametrize("turn", range(20 if SOAK else 2))

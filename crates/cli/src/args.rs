@@ -102,6 +102,8 @@ pub struct ServeArgs {
     pub queue: Option<u32>,
     /// How long running requests wait for a new line.
     pub replay_timeout: Duration,
+    /// How long running requests may go on after the signal to end.
+    pub grace: Duration,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
@@ -224,14 +226,14 @@ fn shape(given: Option<String>) -> anyhow::Result<Option<Shape>> {
         .transpose()
 }
 
-fn replay_timeout(given: Option<&str>) -> anyhow::Result<Duration> {
-    let Some(given) = given else { return Ok(REPLAY_TIMEOUT) };
-    let most = MAX_REPLAY_TIMEOUT.as_secs();
-    match net::duration(given).filter(|&time| time <= MAX_REPLAY_TIMEOUT) {
+fn time(flag: &str, given: Option<&str>, usual: Duration) -> anyhow::Result<Duration> {
+    let Some(given) = given else { return Ok(usual) };
+    match net::duration(given).filter(|&time| time <= MAX_TIME) {
         Some(time) => Ok(time),
-        None => usage(format!(
-            "--replay-timeout must be a time of {most}s at most like 10s or 500ms, not `{given}`"
-        )),
+        None => {
+            let most = MAX_TIME.as_secs();
+            usage(format!("{flag} must be a time such as 10s or 500ms, at most {most}s, not `{given}`"))
+        }
     }
 }
 
@@ -248,8 +250,10 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
 /// Memory for the beginnings of earlier prompts in MiB: some thousand tokens of a large model, all that is ever asked of a
 /// Long enough for a process to be started again and to load its layers.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
-/// A client has gone by then.
-const MAX_REPLAY_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Most answers are through by then.
+const GRACE: Duration = Duration::from_secs(30);
+/// Every client has gone by then.
+const MAX_TIME: Duration = Duration::from_secs(3600);
 /// small one.
 const CACHE_MIB: u32 = 1024;
 
@@ -357,7 +361,8 @@ impl ServeArgs {
             kv: kv_type(flags.kv_type.as_deref())?,
             prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
             queue: flags.queue,
-            replay_timeout: replay_timeout(flags.replay_timeout.as_deref())?,
+            replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
+            grace: time("--grace", flags.grace.as_deref(), GRACE)?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
         })

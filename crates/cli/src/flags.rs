@@ -254,6 +254,10 @@ pub(crate) struct ServeFlags {
     /// fail at once [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) replay_timeout: Option<String>,
+    /// How long running requests may go on when the front is told to end; a second signal ends them at once
+    /// [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) grace: Option<String>,
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -266,7 +270,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -10,7 +10,6 @@ const NAMES: &[&str] = &[
     "--tls-cert",
     "--tls-key",
     "--otlp",
-    "--grace",
     "--draft-len",
     "--memory",
 ];

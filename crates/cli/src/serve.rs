@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use gguf::Model;
@@ -105,11 +105,21 @@ async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Re
         tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
     tokio::select! {
         served = &mut serving => return Ok(served??),
-        () = end.next() => eprintln!("Stopping: running requests may finish for a few seconds."),
+        () = end.next() => {
+            eprintln!("Stopping: running requests may finish within {} s.", args.grace.as_secs_f32());
+        }
+    }
+    tokio::select! {
+        served = &mut serving => return Ok(served??),
+        () = api.drain() => {}
+        () = tokio::time::sleep(args.grace) => api.end(),
+        () = end.next() => api.end(),
     }
     stop.send_replace(true);
     tokio::select! {
         served = serving => served??,
+        // What is told last must still be read by clients that read slowly, but not for ever.
+        () = tokio::time::sleep(LAST_WORDS) => {}
         () = end.next() => {}
     }
     watching.abort();
@@ -137,6 +147,9 @@ async fn announce(front: Front, name: String) {
         }
     }
 }
+
+/// Between the end of the last request and the end of its connection.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A line in the making; the children end when it is dropped.
 struct Started {

@@ -152,7 +152,7 @@ fn reserved_names_say_that_they_come_later() {
     for words in lines {
         refused(parse(words), "later version");
     }
-    refused(serve("m --grace 1s"), "later version");
+    refused(serve("m --otlp x"), "later version");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use protocol::Token;
 use tokio::sync::Semaphore;
 
 use crate::auth::ApiKeys;
+use crate::drain::{Drain, Running};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::responses::Store;
@@ -64,6 +65,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     responses: Arc<Store>,
     grammar_places: Arc<Semaphore>,
+    drain: Arc<Drain>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -94,6 +96,7 @@ impl Api {
             metrics,
             responses: Arc::default(),
             grammar_places,
+            drain: Arc::default(),
             model: OnceLock::new(),
         }))
     }
@@ -141,8 +144,24 @@ impl Api {
         self.0.grammar_places.clone()
     }
 
+    /// Takes no more requests, and says so; resolves when those that run have ended. Cancel safe.
+    pub async fn drain(&self) {
+        self.0.drain.drain().await;
+    }
+
+    /// Ends the requests that still run, each with an error that says why.
+    pub fn end(&self) {
+        self.0.drain.end();
+    }
+
+    /// Counts one more generation.
+    pub(crate) fn enter(&self) -> Result<Running, ApiError> {
+        self.0.drain.enter()
+    }
+
     /// Whether requests can be answered now.
     pub(crate) fn ready(&self) -> Result<&Arc<Model>, ApiError> {
+        self.0.drain.check()?;
         if let Readiness::NotReady { reason, progress } = self.0.line.readiness() {
             return Err(ApiError::NotReady { reason, progress });
         }

@@ -68,6 +68,7 @@ pub(crate) struct Job<'a> {
 /// A request on the line, as text. Dropping it cancels the request.
 pub(crate) struct Generation {
     submission: Submission,
+    running: Running,
     text: AnswerText,
     turn: Turn,
     /// Parts and log-probabilities that have not gone out.
@@ -116,12 +117,14 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 namespace,
                 prediction: prediction.clone(),
             };
+            let running = api.enter()?;
             let submission =
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
             let tokenizer = model.tokenizer.clone();
             let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
             generations.push(Generation {
                 submission,
+                running,
                 text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
                 turn,
                 ready: Delta { parts, logprobs: Vec::new() },
@@ -146,7 +149,12 @@ impl Generation {
     /// The next step; `None` after the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while !self.ended {
-            match self.submission.next().await {
+            let event = tokio::select! {
+                biased;
+                event = self.submission.next() => event,
+                error = self.running.over() => return Err(self.fail("failed", error)),
+            };
+            match event {
                 Some(Event::Started { cached, queued }) => (self.cached, self.queued) = (cached, queued),
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);

@@ -12,6 +12,7 @@ mod body;
 mod call_grammar;
 mod chat;
 mod conversation;
+mod drain;
 mod error;
 mod fields;
 mod generation;

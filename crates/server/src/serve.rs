@@ -6,11 +6,9 @@ use std::net::SocketAddr;
 
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use crate::api::Api;
 use crate::http::router;
-use crate::limits;
 
 /// A bound port, not yet answering.
 #[derive(Debug)]
@@ -56,8 +54,8 @@ impl Server {
         self.address
     }
 
-    /// Answers until `shutdown` resolves; then takes no more connections, and returns when the requests in flight
-    /// are done or 5 s have passed.
+    /// Answers until `shutdown` resolves; then takes no more connections, and returns when the requests in flight are
+    /// done. See [`Api::drain`] and [`Api::end`] for how they come to be.
     ///
     /// # Errors
     /// If the listener fails for good.
@@ -66,11 +64,6 @@ impl Server {
         api: Api,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        let (stop, stopped) = watch::channel(false);
-        let signal = async move {
-            shutdown.await;
-            stop.send_replace(true);
-        };
         // Tokens are small and must not wait for more of them.
         let listener = self.listener.tap_io(|stream| {
             if let Err(error) = stream.set_nodelay(true) {
@@ -78,19 +71,6 @@ impl Server {
             }
         });
         let app = router(api).into_make_service_with_connect_info::<SocketAddr>();
-        let serving = axum::serve(listener, app).with_graceful_shutdown(signal);
-        tokio::select! {
-            result = serving.into_future() => result,
-            () = overtime(stopped) => Ok(()),
-        }
+        axum::serve(listener, app).with_graceful_shutdown(shutdown).await
     }
-}
-
-/// Resolves some time after the server was asked to stop.
-async fn overtime(mut stopped: watch::Receiver<bool>) {
-    if stopped.wait_for(|&stopped| stopped).await.is_err() {
-        // The server ended first; its result is what counts.
-        return std::future::pending().await;
-    }
-    tokio::time::sleep(limits::SHUTDOWN_GRACE).await;
 }
