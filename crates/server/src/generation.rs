@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::answer::{AnswerText, Piece, TokenInfo};
 use crate::api::{Api, Model};
+use crate::drain::Running;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::request::Options;

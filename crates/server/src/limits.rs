@@ -1,6 +1,47 @@
 //! Upper bounds on what a client may send and on how long the API waits for it.
 
 use std::time::Duration;
+
+/// Bytes in a request body. The longest contexts in use (10 M tokens) do not fit on machines like ours; 16 MiB is
+/// about 4 M tokens of English.
+pub(crate) const MAX_BODY_BYTES: usize = 16 << 20;
+/// How long a client may take to send its body: 16 MiB at a slow 3 Mbit/s.
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(60);
+/// Messages in one chat: an agent's longest conversations have some hundreds.
+pub(crate) const MAX_MESSAGES: usize = 4096;
+/// Tools of one request: OpenAI's limit is 128, clients of many MCP servers send more.
+pub(crate) const MAX_TOOLS: usize = 1024;
+/// Bytes in the name of a tool: OpenAI allows 64, MCP 128.
+pub(crate) const MAX_TOOL_NAME: usize = 128;
+/// Responses kept for later requests, and their bytes: some hundred long conversations.
+pub(crate) const MAX_RESPONSES: usize = 1024;
+pub(crate) const MAX_RESPONSES_BYTES: usize = 64 << 20;
+/// Choices of one request, prompts times `n`: OpenAI's limit on `n`.
+pub(crate) const MAX_CHOICES: usize = 128;
+/// Stop strings. OpenAI allows 4, clients of llama.cpp send a dozen.
+pub(crate) const MAX_STOPS: usize = 32;
+/// Bytes in one stop string; bounds the text held back and the work per token.
+pub(crate) const MAX_STOP_BYTES: usize = 256;
+/// Bytes in one DRY sequence breaker: a few tokens.
+pub(crate) const MAX_BREAKER_BYTES: usize = 64;
+/// Bytes of a client's `x-request-id`; longer ones are replaced. A UUID has 36.
+pub(crate) const MAX_REQUEST_ID: usize = 128;
+/// How long to wait for the line's last word on a request that was cancelled because its text is complete. The line
+/// answers at once; if it does not, the answer goes out without the line's figures.
+pub(crate) const CANCEL_WAIT: Duration = Duration::from_millis(500);
+/// Between two keep-alive comments on a silent stream; proxies close idle connections after 30 s or more.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Text up to this size is tokenised on the spot; more goes to a thread of its own, so that other streams flow on.
+/// llama.cpp tokenises some MB/s, so this is about 10 ms.
+pub(crate) const TOKENISE_INLINE_BYTES: usize = 32 << 10;
+/// Instructions of a chat template; a long conversation takes some hundred thousand.
+pub(crate) const TEMPLATE_FUEL: u64 = 10_000_000;
+/// How long it may take to look at a grammar: a hundred times what a large one needs.
+pub(crate) const GRAMMAR_TIME: Duration = Duration::from_secs(5);
+/// Grammars looked at at once.
+pub(crate) const GRAMMAR_PLACES: usize = 2;
+/// Texts that an answer may be chosen from.
+pub(crate) const MAX_CHOICE_TEXTS: usize = 1024;
 /// Bytes in an API key file: thousands of keys.
 pub(crate) const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
 /// `Retry-After` of a full queue and of a line that is not ready, seconds: about the time of a short answer.
