@@ -34,7 +34,7 @@ const MAX_ROWS: u32 = 512;
 /// Threads of a draft model at most.
 const MAX_DRAFT_THREADS: u32 = 4;
 /// The local stage's engine ends with the front, so nothing is ever leased.
-const NO_LEASE: std::time::Duration = std::time::Duration::ZERO;
+const NO_LEASE: Duration = Duration::ZERO;
 
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let api_keys = args.api_key_file.as_deref().map(ApiKeys::load).transpose()?;
