@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::fields::{self, Body};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, asked};
 use crate::messages::request as messages;
 use crate::request::{self, ChatRequest, CompletionRequest};
 use crate::responses::{Store, request as responses};
@@ -193,6 +193,9 @@ fn every_field_that_any_route_knows_has_a_row_where_it_matters() {
     for route in routes() {
         names.extend((route.body)().fields.iter().map(|(name, _)| (*name).to_owned()));
         names.extend(route.refused.iter().map(ToString::to_string));
+        asked::take();
+        (route.read)(&Fields::parse(route.least.to_string().as_bytes()).unwrap()).unwrap();
+        names.extend(asked::take());
     }
     for route in routes() {
         let rows = &rows[route.path];
@@ -200,5 +203,54 @@ fn every_field_that_any_route_knows_has_a_row_where_it_matters() {
             let fate = fate(&route, name);
             assert_eq!(fate, Fate::Ignored, "docs/api.md: {} lacks `{name}`", route.path);
         }
+    }
+}
+
+#[test]
+fn every_error_has_a_row_with_its_status_and_type() {
+    let text = String::new;
+    let time = std::time::Duration::ZERO;
+    let errors = [
+        ApiError::value("", ""),
+        ApiError::missing(""),
+        ApiError::unsupported(""),
+        crate::fields::wrong("", "", &Value::Null),
+        ApiError::Json(text()),
+        ApiError::UnknownModel { asked: text(), ours: text() },
+        ApiError::UnknownResponse(text()),
+        ApiError::ContextLength { prompt: 0, context: 0, param: "" },
+        ApiError::NotReady { reason: text(), progress: None },
+        ApiError::QueueFull { limit: 0 },
+        ApiError::QueueTimeout(time),
+        ApiError::Unauthorised,
+        ApiError::UnknownUrl(text()),
+        ApiError::MethodNotAllowed(text()),
+        ApiError::TooLarge { limit: 0 },
+        ApiError::TooSlow(time),
+        ApiError::Cancelled,
+        ApiError::LineLost(text()),
+        ApiError::Internal(text()),
+    ];
+    for error in errors {
+        let (status, code) = (error.status().as_u16(), error.code());
+        let kind = error.body()["error"]["type"].as_str().unwrap_or_default().to_owned();
+        let is_row = |line: &&str| {
+            let cells: Vec<&str> = line.split(" | ").collect();
+            cells.len() == 4
+                && cells[0] == format!("| {status}")
+                && quoted(cells[1]).contains(&code)
+                && quoted(cells[2]) == [kind.as_str()]
+        };
+        assert!(DOCUMENT.lines().any(|line| is_row(&line)), "docs/api.md lacks {status} {code} {kind}");
+    }
+}
+
+#[test]
+fn every_route_is_listed() {
+    for (method, path, ..) in super::ROUTES {
+        let listed = format!("`{} {path}`", method.to_uppercase());
+        // The second method of a path stands beside the first.
+        let beside = format!("{path}`, `{}`", method.to_uppercase());
+        assert!(DOCUMENT.contains(&listed) || DOCUMENT.contains(&beside), "docs/api.md lacks {listed}");
     }
 }
