@@ -63,7 +63,7 @@ pub(crate) struct Written {
 
 /// The text that a chat begins with.
 pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
-    let ChatRequest { mut conversation, tools, show_reasoning, options } = chat;
+    let ChatRequest { mut conversation, tools, show_reasoning, options, .. } = chat;
     let template = model.template.as_ref().map_err(|error| ApiError::value("messages", error.to_string()))?;
     let mut syntax = template.syntax().clone();
     conversation.tools.clone_from(&tools.list);

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
+use crate::functions;
 use crate::limits::MAX_MESSAGES;
 use crate::template::Conversation;
 
@@ -16,8 +17,9 @@ pub(crate) fn read(fields: &Fields) -> Result<Conversation, ApiError> {
             format!("`messages` must hold 1 to {MAX_MESSAGES} messages"),
         ));
     }
-    let messages =
+    let mut messages: Vec<_> =
         list.iter().enumerate().map(|(i, message)| read_message(i, message)).collect::<Result<_, _>>()?;
+    functions::translate(&mut messages);
     let mut variables = match fields.object("chat_template_kwargs")? {
         Some(variables) => variables.into_map(),
         None => Map::new(),
@@ -91,7 +93,7 @@ fn join_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
 }
 
 /// OpenAI sends the arguments of a call as JSON in a string; templates want the object.
-fn open_arguments(call: &mut Value) {
+pub(crate) fn open_arguments(call: &mut Value) {
     let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
     if let Some(Ok(object @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str) {
         *arguments = object;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::Token;
 use scheduler::Timings;
 use serde_json::{Map, Value, json};
 
@@ -12,16 +11,15 @@ use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
 use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
-use crate::{SourceStatus, Tokenizer, WindowStatus};
+use crate::{SourceStatus, Tokenizer, WindowStatus, logprobs};
 
 /// Which API an answer is for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    Chat,
+    /// With calls as OpenAI had them before tools, if `functions`.
+    Chat { functions: bool },
     /// `echo` holds the text that every choice begins with, one per prompt; empty for none.
-    Completion {
-        echo: Vec<String>,
-    },
+    Completion { echo: Vec<String> },
 }
 
 /// What all parts of one answer share.
@@ -119,7 +117,7 @@ impl Reply {
     /// The chunk that opens a choice, if the form has one.
     fn opening(&self, index: usize) -> Option<Value> {
         match &self.form {
-            Form::Chat => {
+            Form::Chat { .. } => {
                 let choice = json!({
                     "index": index,
                     "delta": { "role": "assistant", "content": "" },
@@ -149,6 +147,12 @@ impl Reply {
             (_, part) => {
                 let delta = match part {
                     Part::Text(text) => json!({ "content": text }),
+                    Part::Call { name, .. } if self.has_functions() => {
+                        json!({ "function_call": { "name": name, "arguments": "" } })
+                    }
+                    Part::Arguments(json) if self.has_functions() => {
+                        json!({ "function_call": { "arguments": json } })
+                    }
                     Part::Reasoning(text) => json!({ "reasoning_content": text }),
                     Part::Call { id, name } => call(tool_call(&Call { id, name, arguments: String::new() })),
                     Part::Arguments(json) => call(json!({ "function": { "arguments": json } })),
@@ -166,7 +170,7 @@ impl Reply {
     /// The chunk that closes a choice, without the ending's piece.
     fn closing(&self, index: usize, ending: &Ending) -> Value {
         let choice = match self.form {
-            Form::Chat => json!({ "index": index, "delta": {}, "finish_reason": ending.finish }),
+            Form::Chat { .. } => json!({ "index": index, "delta": {}, "finish_reason": self.finish(ending) }),
             Form::Completion { .. } => json!({ "index": index, "text": "", "finish_reason": ending.finish }),
         };
         let mut chunk = self.chunk(vec![choice]);
@@ -194,7 +198,7 @@ impl Reply {
             if let Some(logprobs) = self.logprobs(&message.logprobs) {
                 choice["logprobs"] = logprobs;
             }
-            choice["finish_reason"] = json!(ending.finish);
+            choice["finish_reason"] = json!(self.finish(&ending));
             list.push(choice);
             figures.push(ending.timings.as_ref().map(timings));
         }
@@ -206,7 +210,7 @@ impl Reply {
             }
         }
         let object = match self.form {
-            Form::Chat => "chat.completion",
+            Form::Chat { .. } => "chat.completion",
             Form::Completion { .. } => "text_completion",
         };
         let mut answer = self.envelope(object, list);
@@ -219,7 +223,7 @@ impl Reply {
 
     fn whole_choice(&self, index: usize, message: &Message) -> Value {
         match &self.form {
-            Form::Chat => {
+            Form::Chat { .. } => {
                 let mut whole = json!({ "role": "assistant", "content": message.text });
                 if !message.reasoning.is_empty() {
                     whole["reasoning_content"] = json!(message.reasoning);
@@ -228,7 +232,12 @@ impl Reply {
                     if message.text.is_empty() {
                         whole["content"] = Value::Null;
                     }
-                    whole["tool_calls"] = message.calls.iter().map(tool_call).collect();
+                    match message.calls.first().filter(|_| self.has_functions()) {
+                        Some(Call { name, arguments, .. }) => {
+                            whole["function_call"] = json!({ "name": name, "arguments": arguments });
+                        }
+                        None => whole["tool_calls"] = message.calls.iter().map(tool_call).collect(),
+                    }
                 }
                 json!({ "index": index, "message": whole })
             }
@@ -239,9 +248,20 @@ impl Reply {
         }
     }
 
+    const fn has_functions(&self) -> bool {
+        matches!(self.form, Form::Chat { functions: true })
+    }
+
+    fn finish(&self, ending: &Ending) -> &'static str {
+        match ending.finish {
+            "tool_calls" if self.has_functions() => "function_call",
+            finish => finish,
+        }
+    }
+
     fn chunk(&self, choices: Vec<Value>) -> Value {
         let object = match self.form {
-            Form::Chat => "chat.completion.chunk",
+            Form::Chat { .. } => "chat.completion.chunk",
             Form::Completion { .. } => "text_completion",
         };
         self.envelope(object, choices)
@@ -275,30 +295,19 @@ impl Reply {
     fn logprobs(&self, tokens: &[TokenInfo]) -> Option<Value> {
         let top = self.top_logprobs?;
         Some(match self.form {
-            Form::Chat => {
-                let content: Vec<Value> = tokens.iter().map(|info| self.chat_logprob(info)).collect();
+            Form::Chat { .. } => {
+                let content: Vec<Value> =
+                    tokens.iter().map(|info| logprobs::entry(self.tokenizer.as_ref(), info)).collect();
                 json!({ "content": content })
             }
             Form::Completion { .. } => self.legacy_logprobs(tokens, top),
         })
     }
 
-    fn chat_logprob(&self, info: &TokenInfo) -> Value {
-        let mut entry = self.token_logprob(info.token, info.logprobs.logprob);
-        let top: Vec<Value> =
-            info.logprobs.top.iter().map(|&(token, logprob)| self.token_logprob(token, logprob)).collect();
-        entry["top_logprobs"] = json!(top);
-        entry
-    }
-
-    fn token_logprob(&self, token: Token, logprob: f32) -> Value {
-        let bytes = self.bytes(token);
-        json!({ "token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes })
-    }
-
     /// Four lists side by side, as completions had them before chats.
     fn legacy_logprobs(&self, tokens: &[TokenInfo], top: u8) -> Value {
-        let name = |token| String::from_utf8_lossy(&self.bytes(token)).into_owned();
+        let name =
+            |token| String::from_utf8_lossy(&logprobs::bytes(self.tokenizer.as_ref(), token)).into_owned();
         let names: Vec<String> = tokens.iter().map(|info| name(info.token)).collect();
         let logprobs: Vec<f32> = tokens.iter().map(|info| info.logprobs.logprob).collect();
         let offsets: Vec<usize> = tokens.iter().map(|info| info.start).collect();
@@ -318,12 +327,6 @@ impl Reply {
                 .collect()
         });
         json!({ "tokens": names, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
-    }
-
-    fn bytes(&self, token: Token) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.tokenizer.piece(token, true, &mut bytes);
-        bytes
     }
 }
 

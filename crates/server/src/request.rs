@@ -13,7 +13,7 @@ use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
 use crate::structured::{self, Form};
 use crate::template::Conversation;
 use crate::tools::Tools;
-use crate::{conversation, sampling};
+use crate::{conversation, functions, sampling};
 
 /// Tokens that `/v1/completions` generates when nothing is said: OpenAI's default.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -23,7 +23,6 @@ const PRIORITIES: std::ops::RangeInclusive<i64> = -1000..=1000;
 
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
 pub(crate) const UNSUPPORTED: &[&str] = &[
-    "functions",
     "modalities",
     "audio",
     "web_search_options",
@@ -39,6 +38,15 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "allowed_token_ids",
     "use_beam_search",
     "truncate_prompt_tokens",
+    "chat_template",
+    "documents",
+    "logits_processors",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "post_sampling_probs",
+    "return_tokens",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
 ];
 
 /// How to generate: the same for chats and completions.
@@ -72,7 +80,7 @@ pub(crate) struct Options {
 /// Which of a caller's prompts a request shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cache {
-    /// OpenAI's `prompt_cache_key`: requests with different ones share nothing.
+    /// OpenAI's `prompt_cache_key` and vLLM's `cache_salt`: requests with different ones share nothing.
     pub name: Option<String>,
 }
 
@@ -81,6 +89,8 @@ pub(crate) struct Cache {
 pub(crate) struct ChatRequest {
     pub conversation: Conversation,
     pub tools: Tools,
+    /// The tools came as `functions`, so calls are answered in that form.
+    pub functions: bool,
     /// Reasoning comes apart from the answer; else it is part of the text, as the model wrote it.
     pub show_reasoning: bool,
     pub options: Options,
@@ -107,13 +117,13 @@ pub(crate) enum Prompt {
 impl ChatRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         refuse_unsupported(fields)?;
-        if fields.get("function_call").is_some_and(|value| value != "auto" && value != "none") {
-            return Err(ApiError::unsupported("function_call"));
-        }
         let mut options = Options::read(fields, n_vocab)?;
         options.max_tokens = match tokens(fields, "max_completion_tokens")? {
             Some(limit) => Some(limit),
-            None => tokens(fields, "max_tokens")?,
+            None => match tokens(fields, "max_tokens")? {
+                Some(limit) => Some(limit),
+                None => tokens(fields, "n_predict")?,
+            },
         };
         let top = fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?;
         options.top_logprobs = match (fields.flag("logprobs")?, top) {
@@ -124,8 +134,14 @@ impl ChatRequest {
             (false, _) => None,
         };
         let show_reasoning = fields.text("reasoning_format")?.is_none_or(|format| format != "none");
-        let tools = Tools::read(fields)?;
-        Ok(Self { conversation: conversation::read(fields)?, tools, show_reasoning, options })
+        let functions = functions::read(fields)?;
+        let is_old = functions.is_some();
+        let tools = match functions {
+            Some(functions) => functions,
+            None => Tools::read(fields)?,
+        };
+        let conversation = conversation::read(fields)?;
+        Ok(Self { conversation, tools, functions: is_old, show_reasoning, options })
     }
 }
 
@@ -133,11 +149,14 @@ impl CompletionRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         refuse_unsupported(fields)?;
         let mut options = Options::read(fields, n_vocab)?;
-        options.max_tokens = match (tokens(fields, "max_tokens")?, tokens(fields, "max_completion_tokens")?) {
-            (Some(limit), _) | (None, Some(limit)) => Some(limit),
+        const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
+        let mut limits =
+            LIMITS.iter().map(|name| tokens(fields, name)).collect::<Result<Vec<_>, _>>()?.into_iter();
+        options.max_tokens = match limits.find_map(|limit| limit) {
+            Some(limit) => Some(limit),
             // llama.cpp's clients write -1 for "no limit".
-            (None, None) if fields.get("max_tokens").is_some() => None,
-            (None, None) => Some(COMPLETION_MAX_TOKENS),
+            None if LIMITS.iter().any(|name| fields.get(name).is_some()) => None,
+            None => Some(COMPLETION_MAX_TOKENS),
         };
         options.top_logprobs =
             fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
@@ -185,7 +204,12 @@ impl Options {
 
 /// llama.cpp's `cache_prompt` turns sharing off.
 fn cache(fields: &Fields) -> Result<Option<Cache>, ApiError> {
-    let name = fields.text("prompt_cache_key")?.map(str::to_owned);
+    let name = match (fields.text("prompt_cache_key")?, fields.text("cache_salt")?) {
+        (None, None) => None,
+        (Some(name), None) | (None, Some(name)) => Some(name.to_owned()),
+        // No two pairs make the same text.
+        (Some(key), Some(salt)) => Some(format!("{}:{key}{salt}", key.len())),
+    };
     Ok(fields.maybe_flag("cache_prompt")?.unwrap_or(true).then_some(Cache { name }))
 }
 
@@ -258,14 +282,16 @@ fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn asks_for_nothing(name: &str, value: &Value) -> bool {
+/// A value that clients send when they mean that the field is not there.
+pub(crate) fn asks_for_nothing(name: &str, value: &Value) -> bool {
     match value {
-        Value::Null | Value::Bool(false) => true,
+        Value::Null => true,
+        // The one flag that is usually set.
+        Value::Bool(flag) => *flag == (name == "skip_special_tokens"),
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty() || (name == "modalities" && *value == json!(["text"])),
         Value::Object(map) => map.is_empty(),
-        Value::Bool(true) => false,
     }
 }
 

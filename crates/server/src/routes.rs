@@ -78,8 +78,9 @@ pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Res
     let mut request = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
     request.options.caller = caller;
     let options = request.options.clone();
+    let form = Form::Chat { functions: request.functions };
     let Running { generations, prompt_tokens } = chat::start(&api, &model, request, size).await?;
-    answer(&api, reply(&model, &options, Form::Chat, vec![prompt_tokens]), options.stream, generations).await
+    answer(&api, reply(&model, &options, form, vec![prompt_tokens]), options.stream, generations).await
 }
 
 /// `POST /v1/completions`.
@@ -126,7 +127,7 @@ pub(crate) async fn wrong_method(method: Method) -> ApiError {
 
 fn reply(model: &Model, options: &Options, form: Form, prompt_tokens: Vec<u32>) -> Reply {
     let prefix = match form {
-        Form::Chat => "chatcmpl",
+        Form::Chat { .. } => "chatcmpl",
         Form::Completion { .. } => "cmpl",
     };
     Reply {

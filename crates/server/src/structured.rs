@@ -16,6 +16,9 @@ use crate::limits::{GRAMMAR_TIME, MAX_CHOICE_TEXTS};
 
 /// The Responses API's name for what chats call `response_format`.
 pub(crate) const RESPONSES_FORMAT: &str = "text.format";
+/// Anthropic's names for it, the older first.
+pub(crate) const OUTPUT_FORMAT: &str = "output_format";
+pub(crate) const OUTPUT_CONFIG_FORMAT: &str = "output_config.format";
 
 /// The form of an answer, and the field that asked for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,9 +30,11 @@ pub(crate) struct Form {
 /// Reads the fields that ask for a form; several at once contradict each other.
 pub(crate) fn read(fields: &Fields) -> Result<Option<Form>, ApiError> {
     let mut found: Option<Form> = None;
-    let readers: [(&'static str, Reader); 9] = [
+    let readers: [(&'static str, Reader); 11] = [
         ("response_format", response_format),
         (RESPONSES_FORMAT, response_format),
+        (OUTPUT_FORMAT, response_format),
+        (OUTPUT_CONFIG_FORMAT, response_format),
         ("json_schema", schema_of),
         ("grammar", grammar_text),
         ("guided_json", schema_of),
@@ -86,10 +91,10 @@ fn response_format(param: &'static str, value: &Value) -> Result<Option<Grammar>
             None => schema(param, &json!({ "type": "object" })).map(Some),
         },
         "json_schema" => {
-            // OpenAI's chats have the schema one level down, its Responses API and llama.cpp here.
+            // OpenAI's chats have the schema one level down, its Responses API, Anthropic and llama.cpp here.
             let given = format.get("json_schema").and_then(|inner| inner.get("schema"));
             let given = given.or_else(|| format.get("schema")).filter(|schema| !schema.is_null());
-            let inner = if param == RESPONSES_FORMAT { "" } else { ".json_schema" };
+            let inner = if param == "response_format" { ".json_schema" } else { "" };
             let given = given.ok_or_else(|| ApiError::missing(&format!("{param}{inner}.schema")))?;
             schema(param, given).map(Some)
         }

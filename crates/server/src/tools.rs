@@ -119,7 +119,12 @@ fn read_tool(i: usize, tool: &Value) -> Result<Value, ApiError> {
         Some(other) => return Err(fields::wrong(&format!("{at}.function"), "an object", other)),
         None => return Err(ApiError::missing(&format!("{at}.function"))),
     };
-    let at_name = format!("{at}.function.name");
+    read_function(&format!("{at}.function"), function)
+}
+
+/// A function as the tool that templates expect. `at` is where the client wrote it.
+pub(crate) fn read_function(at: &str, function: &Map<String, Value>) -> Result<Value, ApiError> {
+    let at_name = format!("{at}.name");
     let name = match function.get("name") {
         Some(Value::String(name)) => name,
         Some(other) => return Err(fields::wrong(&at_name, "a string", other)),
@@ -134,7 +139,7 @@ fn read_tool(i: usize, tool: &Value) -> Result<Value, ApiError> {
     let parameters = match function.get("parameters") {
         None | Some(Value::Null) => json!({ "type": "object", "properties": {} }),
         Some(parameters @ Value::Object(_)) => parameters.clone(),
-        Some(other) => return Err(fields::wrong(&format!("{at}.function.parameters"), "an object", other)),
+        Some(other) => return Err(fields::wrong(&format!("{at}.parameters"), "an object", other)),
     };
     let description = function.get("description").and_then(Value::as_str).unwrap_or_default();
     Ok(json!({

@@ -3,7 +3,7 @@
 //! Owns: what requests, answers, streams and errors look like there. A request is translated into a chat, so a field
 //! that both APIs know means the same, and our further sampling parameters work here too.
 
-mod request;
+pub(crate) mod request;
 mod wire;
 
 use axum::Json;
@@ -16,7 +16,6 @@ use crate::api::Api;
 use crate::body::{self, Body};
 use crate::chat::{self, Running};
 use crate::error::ApiError;
-use crate::request::ChatRequest;
 use crate::stream;
 use wire::{Envelope, MessageStream};
 
@@ -61,12 +60,9 @@ impl IntoResponse for MessagesError {
 /// `POST /v1/messages`. The header `anthropic-version` may be left out.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, MessagesError> {
     let Body { model, fields, caller, size } = body::read(&api, request).await?;
-    let mut chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    let mut chat = request::read(&fields, model.tokenizer.n_vocab())?;
     chat.options.caller = caller;
     let stream = chat.options.stream;
-    if chat.options.n > 1 {
-        return Err(ApiError::unsupported("n").into());
-    }
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let envelope = Envelope {
         id: format!("msg_{}", Uuid::new_v4().simple()),
@@ -88,7 +84,7 @@ pub(crate) async fn count_tokens(
     request: Request,
 ) -> Result<Json<Value>, MessagesError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
-    let chat = ChatRequest::read(&request::translate(&fields)?, model.tokenizer.n_vocab())?;
+    let chat = request::read(&fields, model.tokenizer.n_vocab())?;
     let (prompt, _) = chat::prepare(&model, chat, size).await?;
     Ok(Json(json!({ "input_tokens": prompt.len() })))
 }

@@ -5,13 +5,42 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_STOP_BYTES, MAX_STOPS};
+use crate::request::{ChatRequest, asks_for_nothing};
+use crate::structured::OUTPUT_CONFIG_FORMAT;
 
 /// Fields whose meaning differs from the chat's field of the same name, or that only exist here.
-const OURS: &[&str] =
-    &["messages", "system", "tools", "tool_choice", "stop_sequences", "thinking", "stream_options", "stop"];
+const OURS: &[&str] = &[
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "stop_sequences",
+    "thinking",
+    "output_config",
+    "stream_options",
+    "stop",
+];
+
+/// Fields that have no place in this API's answers, or ask for what only Anthropic's servers have.
+pub(crate) const UNSUPPORTED: &[&str] =
+    &["logprobs", "top_logprobs", "functions", "function_call", "mcp_servers", "container"];
 
 /// The chat that a request asks for.
-pub(super) fn translate(fields: &Fields) -> Result<Fields, ApiError> {
+pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<ChatRequest, ApiError> {
+    for &name in UNSUPPORTED {
+        if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
+            return Err(ApiError::unsupported(name));
+        }
+    }
+    let chat = ChatRequest::read(&translate(fields)?, n_vocab)?;
+    if chat.options.n > 1 {
+        return Err(ApiError::unsupported("n"));
+    }
+    Ok(chat)
+}
+
+/// The same request in the words of a chat.
+fn translate(fields: &Fields) -> Result<Fields, ApiError> {
     let mut chat: Map<String, Value> = fields
         .iter()
         .filter(|(name, _)| !OURS.contains(name))
@@ -28,6 +57,14 @@ pub(super) fn translate(fields: &Fields) -> Result<Fields, ApiError> {
         chat.insert("tool_choice".into(), read_choice(&choice)?);
         if choice.flag("disable_parallel_tool_use")? {
             chat.insert("parallel_tool_calls".into(), json!(false));
+        }
+    }
+    if let Some(config) = fields.object("output_config")? {
+        if let Some(format) = config.get("format") {
+            chat.insert(OUTPUT_CONFIG_FORMAT.into(), format.clone());
+        }
+        if let Some(effort) = config.get("effort") {
+            chat.insert("reasoning_effort".into(), effort.clone());
         }
     }
     if let Some(thinking) = fields.object("thinking")? {

@@ -90,6 +90,9 @@ fn generation() -> Vec<Field> {
         ("cache_prompt", flag()),
         ("priority", json!({ "type": ["integer", "null"], "minimum": -1000, "maximum": 1000 })),
         ("prompt_cache_key", json!({ "type": ["string", "null"] })),
+        ("cache_salt", json!({ "type": ["string", "null"] })),
+        ("n_predict", integer(-1, some)),
+        ("max_completion_tokens", integer(-1, some)),
         (
             "prediction",
             json!({ "type": ["object", "null"], "properties": { "content": prediction_content() } }),
@@ -105,6 +108,7 @@ fn generation() -> Vec<Field> {
         ),
         ("guided_grammar", json!({ "type": ["string", "null"] })),
         ("structured_outputs", object()),
+        ("output_format", object()),
     ]
 }
 
@@ -119,13 +123,23 @@ fn prediction_content() -> Value {
     json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": part }] })
 }
 
+/// What chats share, whichever API they come by.
+fn chats() -> Vec<Field> {
+    vec![
+        ("parallel_tool_calls", flag()),
+        ("reasoning_effort", text()),
+        ("reasoning_format", text()),
+        ("chat_template_kwargs", object()),
+        ("add_generation_prompt", flag()),
+    ]
+}
+
 /// What OpenAI's two older APIs share.
 fn openai() -> Vec<Field> {
     let some = i64::from(u32::MAX);
     let mut fields = generation();
     fields.extend([
         ("max_tokens", integer(-1, some)),
-        ("max_completion_tokens", integer(-1, some)),
         ("stop", strings(MAX_STOPS, MAX_STOP_BYTES)),
         ("n", integer(1, MAX_CHOICES as i64)),
         ("stream_options", json!({ "type": ["object", "null"], "properties": { "include_usage": flag() } })),
@@ -168,17 +182,15 @@ pub(super) fn chat() -> Body {
         "required": ["type", "function"],
     });
     let mut fields = openai();
+    fields.extend(chats());
     fields.extend([
-        ("messages", messages_of(&["system", "developer", "user", "assistant", "tool"])),
+        ("messages", messages_of(&["system", "developer", "user", "assistant", "tool", "function"])),
         ("tools", tools(&tool)),
         ("tool_choice", tool_choice()),
-        ("parallel_tool_calls", flag()),
+        ("functions", tools(&tool["properties"]["function"])),
+        ("function_call", json!({ "anyOf": [{ "enum": ["auto", "none"] }, object()] })),
         ("logprobs", flag()),
         ("top_logprobs", integer(0, i64::from(MAX_TOP_LOGPROBS))),
-        ("reasoning_effort", text()),
-        ("reasoning_format", text()),
-        ("chat_template_kwargs", object()),
-        ("add_generation_prompt", flag()),
     ]);
     Body { fields, required: vec!["messages"] }
 }
@@ -206,14 +218,19 @@ pub(super) fn responses() -> Body {
         "required": ["type", "name"],
     });
     let mut fields = generation();
+    fields.extend(chats());
     fields.extend([
         ("input", json!({ "anyOf": [text(), list(&json!({ "type": "object" }))] })),
         ("instructions", json!({ "type": ["string", "null"] })),
         ("previous_response_id", json!({ "type": ["string", "null"] })),
         ("max_output_tokens", integer(1, i64::from(u32::MAX))),
+        ("stop", strings(MAX_STOPS, MAX_STOP_BYTES)),
         ("tools", tools(&tool)),
         ("tool_choice", tool_choice()),
-        ("parallel_tool_calls", flag()),
+        ("include", json!({ "type": ["array", "null"], "items": text() })),
+        ("top_logprobs", integer(0, i64::from(MAX_TOP_LOGPROBS))),
+        ("truncation", json!({ "enum": ["disabled", null] })),
+        ("user", json!({ "type": ["string", "null"] })),
         ("reasoning", object()),
         ("text", object()),
         ("store", flag()),
@@ -231,6 +248,7 @@ pub(super) fn messages() -> Body {
         "required": ["name", "input_schema"],
     });
     let mut fields = generation();
+    fields.extend(chats());
     fields.extend([
         ("messages", messages_of(&["user", "assistant"])),
         ("system", json!({ "type": ["string", "array", "null"] })),
@@ -239,6 +257,8 @@ pub(super) fn messages() -> Body {
         ("tools", tools(&tool)),
         ("tool_choice", object()),
         ("thinking", object()),
+        ("response_format", object()),
+        ("output_config", object()),
     ]);
     Body { fields, required: vec!["messages"] }
 }

@@ -3,8 +3,9 @@
 //! Owns: its routes, and what requests, answers and events look like there. Answers are kept in memory, within limits,
 //! so that a later request can go on from them.
 
+mod aligned;
 mod output;
-mod request;
+pub(crate) mod request;
 mod store;
 
 use std::sync::Arc;
@@ -40,12 +41,13 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
     let mut chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
     chat.options.caller = caller;
     let streaming = chat.options.stream;
+    let tokenizer = chat.options.top_logprobs.map(|_| model.tokenizer.clone());
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let id = format!("resp_{}", Uuid::new_v4().simple());
     let response = request.describe(&id, prompt::unix_seconds(), &model.info.id);
     let store = request.store.then(|| api.responses().clone());
     let entry = Entry::new(response, request.input);
-    let output = Output::new(entry, prompt_tokens, store.clone());
+    let output = Output::new(entry, prompt_tokens, store.clone(), tokenizer);
     if let Some(store) = store.filter(|_| request.background) {
         let response = output.response().clone();
         store.put(output.entry());

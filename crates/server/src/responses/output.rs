@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::aligned::Waiting;
 use super::store::{Entry, Store};
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
 use crate::stream::{Frame, Wire};
 use crate::turn::Part;
+use crate::{Tokenizer, logprobs};
 
 /// What an item of the output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ struct Open {
     item: Value,
     /// Its text or arguments so far.
     text: String,
+    /// Of the text's tokens, if asked for.
+    logprobs: Vec<Value>,
 }
 
 /// A response, written by a wire that sends events about it.
@@ -36,13 +40,23 @@ pub(super) struct Output {
     store: Option<Arc<Store>>,
     items: Vec<Value>,
     open: Option<Open>,
+    /// For log-probabilities, if asked for.
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    waiting: Waiting,
     /// Events so far.
     sequence: u64,
 }
 
 impl Output {
-    pub(super) const fn new(entry: Entry, prompt_tokens: u32, store: Option<Arc<Store>>) -> Self {
-        Self { entry, prompt_tokens, store, items: Vec::new(), open: None, sequence: 0 }
+    /// A response with log-probabilities if it gets a `tokenizer`.
+    pub(super) fn new(
+        entry: Entry,
+        prompt_tokens: u32,
+        store: Option<Arc<Store>>,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+    ) -> Self {
+        let waiting = Waiting::default();
+        Self { entry, prompt_tokens, store, items: Vec::new(), open: None, tokenizer, waiting, sequence: 0 }
     }
 
     pub(super) const fn response(&self) -> &Value {
@@ -77,8 +91,8 @@ impl Output {
         self.end_item("completed", frames);
         let index = self.items.len();
         frames.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
-        self.open = Some(Open { kind, item, text: String::new() });
-        if let Some(part) = part(kind, "") {
+        self.open = Some(Open { kind, item, text: String::new(), logprobs: Vec::new() });
+        if let Some(part) = part(kind, "", &[]) {
             frames.push(
                 self.item_event("response.content_part.added", json!({ "content_index": 0, "part": part })),
             );
@@ -101,9 +115,11 @@ impl Output {
             };
             self.begin(kind, item, frames);
         }
+        // Also what is no message takes its tokens out of the way.
+        let mut logprobs = self.waiting.take(&text);
         let frame = match kind {
             Kind::Message => {
-                let fields = json!({ "content_index": 0, "delta": text, "logprobs": [] });
+                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
                 self.item_event("response.output_text.delta", fields)
             }
             Kind::Reasoning => {
@@ -114,11 +130,12 @@ impl Output {
         frames.push(frame);
         if let Some(open) = &mut self.open {
             open.text.push_str(&text);
+            open.logprobs.append(&mut logprobs);
         }
     }
 
     fn end_item(&mut self, status: &str, frames: &mut Vec<Frame>) {
-        let Some(Open { kind, mut item, text }) = self.open.take() else { return };
+        let Some(Open { kind, mut item, text, logprobs }) = self.open.take() else { return };
         let index = self.items.len();
         let at = |extra: Value| {
             let mut fields = json!({ "item_id": item["id"], "output_index": index });
@@ -129,7 +146,7 @@ impl Output {
         };
         let done = match kind {
             Kind::Message => {
-                let fields = at(json!({ "content_index": 0, "text": text, "logprobs": [] }));
+                let fields = at(json!({ "content_index": 0, "text": text, "logprobs": logprobs }));
                 self.event("response.output_text.done", fields)
             }
             Kind::Reasoning => {
@@ -142,7 +159,7 @@ impl Output {
             }
         };
         frames.push(done);
-        if let Some(part) = part(kind, &text) {
+        if let Some(part) = part(kind, &text, &logprobs) {
             let fields = at(json!({ "content_index": 0, "part": part }));
             frames.push(self.event("response.content_part.done", fields));
             item["content"] = json!([part]);
@@ -171,10 +188,10 @@ impl Output {
 }
 
 /// The content of a message or of reasoning.
-fn part(kind: Kind, text: &str) -> Option<Value> {
+fn part(kind: Kind, text: &str, logprobs: &[Value]) -> Option<Value> {
     match kind {
         Kind::Message => {
-            Some(json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }))
+            Some(json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs }))
         }
         Kind::Reasoning => Some(json!({ "type": "reasoning_text", "text": text })),
         Kind::Call => None,
@@ -192,6 +209,12 @@ impl Wire for Output {
 
     fn delta(&mut self, _index: usize, delta: Delta) -> Vec<Frame> {
         let mut frames = Vec::new();
+        if let Some(tokenizer) = &self.tokenizer {
+            for info in &delta.logprobs {
+                let bytes = logprobs::bytes(tokenizer.as_ref(), info.token);
+                self.waiting.push(bytes, logprobs::entry(tokenizer.as_ref(), info));
+            }
+        }
         for part in delta.parts {
             match part {
                 Part::Text(text) => self.write(Kind::Message, text, &mut frames),

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use protocol::limits::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 
 use super::store::Store;
 use super::with_ids;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
+use crate::request::asks_for_nothing;
 use crate::structured::RESPONSES_FORMAT;
 
 /// Fields whose meaning differs from the chat's field of the same name, or that only exist here.
@@ -31,11 +33,13 @@ const OURS: &[&str] = &[
     "top_logprobs",
     "logprobs",
 ];
+/// What `include` asks for log-probabilities with.
+const LOGPROBS: &str = "message.output_text.logprobs";
 /// Fields that this build cannot honour.
-const UNSUPPORTED: &[&str] = &["conversation", "prompt", "top_logprobs"];
+pub(crate) const UNSUPPORTED: &[&str] = &["conversation", "prompt", "functions", "function_call"];
 
 /// A request, read and checked as far as it is not a chat.
-pub(super) struct ResponseRequest {
+pub(crate) struct ResponseRequest {
     pub chat: Fields,
     /// All items that the model reads, those of earlier responses included.
     pub input: Arc<[Value]>,
@@ -46,7 +50,7 @@ pub(super) struct ResponseRequest {
 }
 
 impl ResponseRequest {
-    pub(super) fn read(fields: &Fields, kept: &Store) -> Result<Self, ApiError> {
+    pub(crate) fn read(fields: &Fields, kept: &Store) -> Result<Self, ApiError> {
         refuse(fields)?;
         let mut input = match fields.text("previous_response_id")? {
             None => Vec::new(),
@@ -77,6 +81,11 @@ impl ResponseRequest {
         if let Some(limit) = fields.integer("max_output_tokens", 1..=i64::from(u32::MAX))? {
             chat.insert("max_completion_tokens".into(), json!(limit));
         }
+        let top = fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.unwrap_or(0);
+        if top > 0 || fields.list("include")?.unwrap_or_default().iter().any(|what| what == LOGPROBS) {
+            chat.insert("logprobs".into(), json!(true));
+            chat.insert("top_logprobs".into(), json!(top));
+        }
         if let Some(tools) = fields.list("tools")? {
             let tools: Vec<Value> =
                 tools.iter().enumerate().map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
@@ -99,7 +108,7 @@ impl ResponseRequest {
     }
 
     /// The response as it begins.
-    pub(super) fn describe(&self, id: &str, created: u64, model: &str) -> Value {
+    pub(crate) fn describe(&self, id: &str, created: u64, model: &str) -> Value {
         let mut response = json!({
             "id": id,
             "object": "response",
@@ -131,6 +140,7 @@ fn echo(fields: &Fields) -> Map<String, Value> {
         ("text", json!({ "format": { "type": "text" } })),
         ("tool_choice", json!("auto")),
         ("tools", json!([])),
+        ("top_logprobs", json!(0)),
         ("top_p", json!(1.0)),
         ("truncation", json!("disabled")),
         ("user", Value::Null),
@@ -144,16 +154,12 @@ fn echo(fields: &Fields) -> Map<String, Value> {
 
 fn refuse(fields: &Fields) -> Result<(), ApiError> {
     for &name in UNSUPPORTED {
-        if fields.get(name).is_some_and(|value| *value != 0) {
+        if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
             return Err(ApiError::unsupported(name));
         }
     }
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation"));
-    }
-    let include = fields.list("include")?.unwrap_or_default();
-    if include.iter().any(|what| what == "message.output_text.logprobs") {
-        return Err(ApiError::unsupported("include"));
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 
 mod cancel;
 mod completions;
+mod documented;
 mod errors;
 mod fake;
+mod functions;
 mod messages;
 mod requests;
 mod responses;

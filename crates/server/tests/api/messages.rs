@@ -166,3 +166,37 @@ async fn a_key_may_come_in_anthropics_header() {
     let refused = count("sk-2").await;
     assert_eq!((refused.status, &refused.json()["error"]["type"]), (401, &json!("authentication_error")));
 }
+
+#[tokio::test]
+async fn answers_may_be_asked_for_in_a_form() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    for extra in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {
+        let harness = Harness::new([answer("{\"a\":1}")]);
+        assert_eq!(ask(&harness, extra).await.status, 200);
+        let grammar = harness.line.requests().remove(0).sampler.grammar.unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&grammar.text).unwrap(), schema);
+    }
+    let broken = json!({ "output_config": { "format": { "type": "json_schema" } } });
+    let refused = ask(&Harness::new([]), broken).await;
+    assert_eq!((refused.status, refused.text.contains("`output_config.format.schema`")), (400, true));
+}
+
+#[tokio::test]
+async fn the_effort_reaches_the_template() {
+    let harness = Harness::with_template("{{ reasoning_effort }}", [answer("x")]);
+    assert_eq!(ask(&harness, json!({ "output_config": { "effort": "low" } })).await.status, 200);
+    assert!(harness.line.requests()[0].prompt.ends_with(&crate::fake::tokens("low")));
+}
+
+#[tokio::test]
+async fn what_answers_have_no_place_for_is_refused() {
+    let harness = Harness::new([answer("x")]);
+    let none = json!({ "logprobs": false, "top_logprobs": 0, "n": 1, "mcp_servers": [] });
+    assert_eq!(ask(&harness, none).await.status, 200);
+    for extra in [json!({ "logprobs": true }), json!({ "n": 2 }), json!({ "mcp_servers": [{ "url": "x" }] })]
+    {
+        let refused = ask(&harness, extra.clone()).await;
+        assert_eq!((refused.status, refused.text.contains("not supported")), (400, true), "{extra}");
+    }
+}

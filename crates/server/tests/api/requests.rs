@@ -54,6 +54,31 @@ async fn both_names_of_the_token_limit_work_and_the_newer_wins() {
 }
 
 #[tokio::test]
+async fn llama_cpps_name_of_the_token_limit_works_where_no_other_is_said() {
+    assert_eq!(request(json!({ "n_predict": 7 })).await.max_tokens, Some(7));
+    assert_eq!(request(json!({ "n_predict": 7, "max_tokens": 5 })).await.max_tokens, Some(5));
+    for (extra, limit) in
+        [(json!({}), Some(16)), (json!({ "n_predict": 7 }), Some(7)), (json!({ "n_predict": -1 }), None)]
+    {
+        let harness = Harness::new([answer("x")]);
+        assert_eq!(harness.complete(extra).await.status, 200);
+        assert_eq!(harness.line.requests()[0].max_tokens, limit);
+    }
+}
+
+#[tokio::test]
+async fn requests_share_prompts_only_under_the_same_key_and_salt() {
+    let (key, salt) = ("prompt_cache_key", "cache_salt");
+    let none = request(json!({})).await.namespace;
+    let named = request(json!({ key: "a" })).await.namespace;
+    assert_ne!(none, named);
+    assert_eq!(request(json!({ salt: "a" })).await.namespace, named);
+    let both = request(json!({ key: "a", salt: "bc" })).await.namespace;
+    assert_ne!(both, request(json!({ key: "ab", salt: "c" })).await.namespace);
+    assert_eq!(request(json!({ key: "a", salt: "b", "cache_prompt": false })).await.namespace, None);
+}
+
+#[tokio::test]
 async fn log_probabilities_come_with_as_many_alternatives_as_asked() {
     assert_eq!(request(json!({ "logprobs": true })).await.top_logprobs, Some(0));
     assert_eq!(request(json!({ "logprobs": true, "top_logprobs": 5 })).await.top_logprobs, Some(5));
@@ -65,7 +90,8 @@ async fn fields_that_ask_for_nothing_and_unknown_fields_are_fine() {
     request(json!({
         "tools": [], "tool_choice": "auto", "response_format": { "type": "text" }, "grammar": "", "stop": null,
         "modalities": ["text"], "user": "me", "metadata": { "a": "b" }, "store": true, "logit_bias": null,
-        "parallel_tool_calls": true, "service_tier": "auto", "min_tokens": 0, "no_such_field": [1, 2],
+        "parallel_tool_calls": true, "service_tier": "auto", "min_tokens": 0, "skip_special_tokens": true,
+        "documents": [], "include_stop_str_in_output": false, "no_such_field": [1, 2],
         "stream_options": null, "n": null, "temperature": null, "model": "default", "cache_prompt": true,
     }))
     .await;

@@ -6,7 +6,9 @@ use insta::assert_snapshot;
 use scheduler::{Event, Failure, Finish};
 use serde_json::{Value, json};
 
-use crate::fake::{Answer, Harness, Script, Seen, answer, done, ends, says, started, with};
+use crate::fake::{
+    Answer, Harness, Script, Seen, answer, done, ends, says, says_with_logprobs, started, with,
+};
 
 const HERMES: &str = "{# <tool_call> </think> #}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
     {% for m in messages %}[{{ m.role }} {{ m.content }}{% for c in m.tool_calls or [] %}\
@@ -167,6 +169,54 @@ async fn a_response_in_the_background_can_be_watched_and_cancelled() {
     assert_eq!(harness.post(&path, &json!({})).await.status, 400);
 }
 
+fn thinks_with_logprobs() -> Script {
+    let said =
+        [says_with_logprobs("<think>Hm</th"), says_with_logprobs("ink>\n\nYe"), says_with_logprobs("s.")];
+    Script::Play([vec![started(0)], said.to_vec(), vec![ends(), done(Finish::Stop, 24)]].concat())
+}
+
+fn tokens_of(logprobs: &Value) -> String {
+    logprobs.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn log_probabilities_are_those_of_the_messages_text() {
+    let harness = Harness::with_template(HERMES, [thinks_with_logprobs(), thinks_with_logprobs()]);
+    let asked = json!({ "include": ["message.output_text.logprobs"], "top_logprobs": 2, "stream": true });
+    let events = ask(&harness, asked).await.events();
+    assert_eq!(harness.line.requests()[0].top_logprobs, Some(2));
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let streamed: Vec<String> = deltas
+        .map(|event| {
+            assert_eq!(tokens_of(&event["logprobs"]), event["delta"].as_str().unwrap());
+            tokens_of(&event["logprobs"])
+        })
+        .collect();
+    assert_eq!(streamed, ["Ye", "s."]);
+    let response = &events.last().unwrap()["response"];
+    let part = &response["output"][1]["content"][0];
+    assert_eq!((&part["text"], tokens_of(&part["logprobs"]).as_str()), (&json!("Yes."), "Yes."));
+    let first = json!({
+        "token": "Y", "bytes": [89], "logprob": -0.5,
+        "top_logprobs": [
+            { "token": "Y", "bytes": [89], "logprob": -0.5 }, { "token": "!", "bytes": [33], "logprob": -2.0 },
+        ],
+    });
+    assert_eq!(part["logprobs"][0], first);
+    let whole = ask_json(&harness, json!({ "top_logprobs": 2 })).await;
+    assert_eq!(whole["output"][1]["content"][0]["logprobs"], part["logprobs"]);
+    assert_eq!(whole["top_logprobs"], 2);
+}
+
+#[tokio::test]
+async fn log_probabilities_are_left_out_unless_asked_for() {
+    let harness = Harness::new([answer("Hello"), answer("Hello")]);
+    let response = ask_json(&harness, json!({ "include": ["reasoning.encrypted_content"] })).await;
+    assert_eq!(response["output"][0]["content"][0]["logprobs"], json!([]));
+    ask_json(&harness, json!({ "top_logprobs": 0 })).await;
+    assert!(harness.line.requests().iter().all(|request| request.top_logprobs.is_none()));
+}
+
 #[tokio::test]
 async fn what_cannot_be_done_is_said() {
     let lost = || Failure::LineLost { reason: "stage 1 was killed".into() };
@@ -193,7 +243,9 @@ async fn what_cannot_be_done_is_said() {
         json!({ "tools": [{ "type": "web_search" }] }),
         json!({ "truncation": "auto" }),
         json!({ "conversation": "conv_1" }),
-        json!({ "include": ["message.output_text.logprobs"] }),
+        json!({ "include": "message.output_text.logprobs" }),
+        json!({ "top_logprobs": 65 }),
+        json!({ "functions": [{ "name": "f" }] }),
         json!({ "background": true, "stream": true }),
         json!({ "background": true, "store": false }),
         json!({ "max_output_tokens": 0 }),

@@ -1,0 +1,34 @@
+//! Whether `docs/api.md` says what the figures of an answer mean.
+
+use serde_json::{Value, json};
+
+use crate::fake::{Harness, answer};
+
+const DOCUMENT: &str = include_str!("../../../../docs/api.md");
+
+/// Names of all figures, with their paths as the document writes them.
+fn names(at: &str, value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            let dot = if at.is_empty() { "" } else { "." };
+            map.iter().for_each(|(name, value)| names(&format!("{at}{dot}{name}"), value, out));
+        }
+        Value::Array(list) if !list.is_empty() => names(&format!("{at}[]"), &list[0], out),
+        _ => out.push(at.to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn every_figure_of_an_answer_has_a_row() {
+    let whole = Harness::new([answer("x")]).chat(json!({})).await.json();
+    let mut found = Vec::new();
+    for part in ["timings", "usage"] {
+        names("", &whole[part], &mut found);
+    }
+    assert!(found.contains(&"stages[].compute_ms".to_owned()), "{found:?}");
+    for name in found.iter().filter(|name| !["total_tokens", "sources"].contains(&name.as_str())) {
+        let in_table =
+            DOCUMENT.lines().any(|line| line.starts_with("| ") && line.contains(&format!("`{name}`")));
+        assert!(in_table, "docs/api.md does not say what `{name}` means");
+    }
+}
