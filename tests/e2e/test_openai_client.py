@@ -231,7 +231,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client):
         ("logit_bias", [1]),
         ("model", 5),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
         ("prediction", {"type": "content", "content": 5}),
     ],
 )
