@@ -32,6 +32,9 @@ def test_health_ready_and_line_say_how_it_is(line):
         "agreement",
         "stale_share",
         "queue",
+        "preempted",
+        "resumed",
+        "prefixes",
         "mode",
     }
     stages = status["stages"]
