@@ -106,12 +106,13 @@ async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Re
     tokio::select! {
         served = &mut serving => return Ok(served??),
         () = end.next() => {
+            api.close();
             eprintln!("Stopping: running requests may finish within {} s.", args.grace.as_secs_f32());
         }
     }
     tokio::select! {
         served = &mut serving => return Ok(served??),
-        () = api.drain() => {}
+        () = api.idle() => {}
         () = tokio::time::sleep(args.grace) => api.end(),
         () = end.next() => api.end(),
     }

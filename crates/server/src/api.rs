@@ -144,9 +144,14 @@ impl Api {
         self.0.grammar_places.clone()
     }
 
-    /// Takes no more requests, and says so; resolves when those that run have ended. Cancel safe.
-    pub async fn drain(&self) {
-        self.0.drain.drain().await;
+    /// Takes no more requests from now on, and says so.
+    pub fn close(&self) {
+        self.0.drain.close();
+    }
+
+    /// Resolves when no request runs. Cancel safe.
+    pub async fn idle(&self) {
+        self.0.drain.idle().await;
     }
 
     /// Ends the requests that still run, each with an error that says why.

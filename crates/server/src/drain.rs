@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::ApiError;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
     /// What runs may finish.
@@ -56,9 +56,13 @@ impl Drain {
         self.check().map(|()| running)
     }
 
-    /// Takes nothing new; resolves when nothing runs.
-    pub(crate) async fn drain(&self) {
-        self.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining.max(*phase)) != *phase);
+    /// Takes nothing new from now on.
+    pub(crate) fn close(&self) {
+        self.phase.send_replace(Phase::Draining);
+    }
+
+    /// Resolves when nothing runs.
+    pub(crate) async fn idle(&self) {
         // The sender is this one.
         let _ = self.running.subscribe().wait_for(|&n| n == 0).await;
     }

@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// Answers until `shutdown` resolves; then takes no more connections, and returns when the requests in flight are
-    /// done. See [`Api::drain`] and [`Api::end`] for how they come to be.
+    /// done. See [`Api::close`] and [`Api::end`] for how they come to be.
     ///
     /// # Errors
     /// If the listener fails for good.
