@@ -247,13 +247,13 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
     }
 }
 
-/// Memory for the beginnings of earlier prompts in MiB: some thousand tokens of a large model, all that is ever asked of a
 /// Long enough for a process to be started again and to load its layers.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most answers are through by then.
 const GRACE: Duration = Duration::from_secs(30);
 /// Every client has gone by then.
 const MAX_TIME: Duration = Duration::from_secs(3600);
+/// Memory for the beginnings of earlier prompts in MiB: some thousand tokens of a large model, all that is ever asked of a
 /// small one.
 const CACHE_MIB: u32 = 1024;
 

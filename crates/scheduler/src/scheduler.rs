@@ -63,7 +63,6 @@ pub struct Scheduler {
     stats: Stats,
 }
 
-/// A request that waits for a place.
 impl Scheduler {
     /// A scheduler whose line is not up yet.
     ///

@@ -390,12 +390,7 @@ impl Past {
 
 impl Guessing {
     fn add(&mut self, other: &Self) {
-        let (ours, theirs) = (&mut self.windows, other.windows);
-        ours.windows += theirs.windows;
-        ours.live_windows += theirs.live_windows;
-        ours.stale_windows += theirs.stale_windows;
-        ours.proposed += theirs.proposed;
-        ours.accepted += theirs.accepted;
+        self.windows.add(&other.windows);
         self.tally.add(&other.tally);
         self.in_flight.add(&other.in_flight);
         self.epochs += other.epochs;

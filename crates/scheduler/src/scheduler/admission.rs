@@ -7,7 +7,7 @@ use protocol::{Close, Hint, Open, Park, Position, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler, add};
 use crate::prefixes::Hit;
-use crate::queue::{Patience, Waiting};
+use crate::queue::{Past, Patience, Waiting};
 use crate::sequence::{Sequence, Start};
 use crate::{Client, Drafting, Event, Failure, Finish, Refusal, Request, RequestId};
 
@@ -138,38 +138,36 @@ impl Scheduler {
 
     /// Takes a running request off the line; it waits to go on from its last token as a new sequence.
     pub(super) fn interrupt(&mut self, seq: SeqId, patience: Patience, now: Duration) {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
-        let (own, past) = (sequence.take_own(), sequence.past());
-        let request = sequence.asked().clone();
-        if let Some(id) = self.close(seq, true) {
-            let past = Some(past);
-            let waiting =
-                Waiting { request, own, probe: None, since: now, patience, past, was_misled: false };
-            self.queue.push(id, waiting);
-        }
+        let Some(past) = self.sequences.get(&seq).map(Sequence::past) else { return };
+        self.put_back(seq, Some(past), patience, false, now);
     }
 
     /// A stage does not have the prefix that a sequence was opened with: its request waits for a slot once more, before
     /// all others, and then computes its whole prompt.
     pub(super) fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
-        let (request, own) = (sequence.asked().clone(), sequence.take_own());
+        let Some(sequence) = self.sequences.get(&seq) else { return };
         let past = sequence.was_interrupted().then(|| sequence.past());
         self.stats.lost_prefixes += 1;
         if self.prefixes.remove(prefix) {
             self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
         }
-        if let Some(id) = self.close(seq, false) {
-            // A probe shares nothing, so it begins with nothing that could be lost.
-            let waiting = Waiting {
-                request,
-                own,
-                probe: None,
-                since: now,
-                patience: Patience::Endless,
-                past,
-                was_misled: true,
-            };
+        self.put_back(seq, past, Patience::Endless, true, now);
+    }
+
+    /// Ends a sequence and has its request wait for another one. Who was misled may have computed nothing worth keeping.
+    fn put_back(
+        &mut self,
+        seq: SeqId,
+        past: Option<Past>,
+        patience: Patience,
+        was_misled: bool,
+        now: Duration,
+    ) {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let (request, own) = (sequence.asked().clone(), sequence.take_own());
+        if let Some(id) = self.close(seq, !was_misled) {
+            // A probe is neither interrupted nor does it begin with anything that could be lost.
+            let waiting = Waiting { request, own, probe: None, since: now, patience, past, was_misled };
             self.queue.push(id, waiting);
         }
     }

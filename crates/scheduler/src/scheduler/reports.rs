@@ -31,6 +31,7 @@ impl Scheduler {
             Report::Verdict(verdict) => {
                 self.awaited += verdict.company.awaited();
                 let result = self.handle_verdict(*verdict, now);
+                // Also if this verdict, the last of its group, had nothing to say itself.
                 if self.awaited <= 0 {
                     self.answer(now);
                 }
