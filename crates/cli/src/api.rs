@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use grammar::{Constraint, Forced, GrammarError, Grammars};
+use grammar::{Constraint, Forced, GrammarError, LazyGrammars};
 use line::{Front, LineReadiness, LineSnapshot, SeatState};
 use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
@@ -177,12 +177,12 @@ fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
 /// Grammars over the model's vocabulary, which is prepared when the first one comes.
 pub(crate) struct ApiGrammars {
     vocab: Arc<Vocab>,
-    grammars: OnceLock<Result<Grammars, GrammarError>>,
+    grammars: LazyGrammars,
 }
 
 impl ApiGrammars {
-    pub(crate) const fn new(vocab: Arc<Vocab>) -> Self {
-        Self { vocab, grammars: OnceLock::new() }
+    pub(crate) fn new(vocab: Arc<Vocab>) -> Self {
+        Self { vocab, grammars: LazyGrammars::default() }
     }
 
     /// A place at the beginning of the grammar. Takes from less than a millisecond to a second.
@@ -190,8 +190,7 @@ impl ApiGrammars {
     /// # Errors
     /// If it cannot be followed.
     fn start(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
-        let grammars = self.grammars.get_or_init(|| Grammars::new(Arc::new(Vocab::clone(&self.vocab))));
-        grammars.as_ref().map_err(Clone::clone)?.start(grammar)
+        self.grammars.start(|| self.vocab.clone(), grammar)
     }
 }
 

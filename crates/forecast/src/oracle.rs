@@ -61,8 +61,6 @@ impl Proposer for Oracle {
         self.n_prompt = prompt.len();
     }
 
-    fn commit(&mut self, _committed: &[Token]) {}
-
     fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)> {
         let index = committed.len() - self.n_prompt;
         let guess = self.guess(index).filter(|_| !self.costs);

@@ -1,7 +1,7 @@
 //! Grammars for one vocabulary: read within limits, and kept for the next request that brings the same.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{InferenceCapabilities, TokEnv};
@@ -46,6 +46,24 @@ pub struct Grammars {
 impl std::fmt::Debug for Grammars {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+/// [`Grammars`] over one vocabulary, which is prepared when the first grammar comes.
+#[derive(Default)]
+pub struct LazyGrammars(OnceLock<Result<Grammars, GrammarError>>);
+
+impl LazyGrammars {
+    /// As [`Grammars::start`]. The vocabulary is asked for once. Takes from less than a millisecond to a second.
+    ///
+    /// # Errors
+    /// If the vocabulary cannot be used, or as [`Grammars::start`].
+    pub fn start(
+        &self,
+        vocabulary: impl FnOnce() -> Arc<dyn Vocabulary>,
+        grammar: &Grammar,
+    ) -> Result<Constraint, GrammarError> {
+        self.0.get_or_init(|| Grammars::new(vocabulary())).as_ref().map_err(Clone::clone)?.start(grammar)
     }
 }
 

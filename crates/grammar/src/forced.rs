@@ -5,7 +5,7 @@
 //! reason it knows which guesses of other sources cannot come true.
 
 use protocol::Token;
-use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
 
 use crate::constraint::Constraint;
 
@@ -65,12 +65,6 @@ impl Proposer for Forced {
     fn begin(&mut self, prompt: &[Token]) {
         // An interrupted answer goes on behind what it said, which `said` has.
         self.n_prompt.get_or_insert(prompt.len());
-    }
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -16,7 +16,7 @@ mod testing;
 mod tests;
 mod words;
 
-pub use compile::Grammars;
+pub use compile::{Grammars, LazyGrammars};
 pub use constraint::Constraint;
 pub use error::GrammarError;
 pub use forced::Forced;

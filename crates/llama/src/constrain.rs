@@ -1,9 +1,8 @@
 //! Grammars over a model's vocabulary.
 
-use std::cell::OnceCell;
 use std::sync::Arc;
 
-use grammar::{Constraint, GrammarError, Grammars, Vocabulary};
+use grammar::{Constraint, LazyGrammars, Vocabulary};
 use protocol::{Grammar, Token};
 use stage::EngineError;
 
@@ -36,7 +35,7 @@ impl Vocabulary for Vocab {
 
 /// A tail's grammars. Its vocabulary is prepared when the first one comes.
 #[derive(Default)]
-pub(crate) struct GrammarCache(OnceCell<Result<Grammars, GrammarError>>);
+pub(crate) struct GrammarCache(LazyGrammars);
 
 impl GrammarCache {
     /// A place at the beginning of the grammar.
@@ -47,8 +46,7 @@ impl GrammarCache {
         let vocab = place
             .vocab
             .ok_or_else(|| EngineError { reason: "a grammar needs a model with a tokenizer".to_owned() })?;
-        let grammars = self.0.get_or_init(|| Grammars::new(Arc::new(vocab.clone())));
-        let started = grammars.as_ref().map_err(Clone::clone).and_then(|grammars| grammars.start(grammar));
+        let started = self.0.start(|| Arc::new(vocab.clone()), grammar);
         started.map_err(|error| EngineError { reason: error.to_string() })
     }
 }

@@ -230,14 +230,6 @@ mod tests {
             [0.1; RUNS.len() + 1]
         }
 
-        fn begin(&mut self, _prompt: &[Token]) {}
-
-        fn commit(&mut self, _committed: &[Token]) {}
-
-        fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-            None
-        }
-
         fn propose(&mut self, _ask: &Ask<'_>, n: usize) -> Answer {
             let tokens = self.1.iter().take(n).copied().map(Token).collect();
             Answer::Guesses(Block { tokens, ..Block::default() })
@@ -251,14 +243,6 @@ mod tests {
 
         fn prior(&self) -> Prior {
             [0.1; RUNS.len() + 1]
-        }
-
-        fn begin(&mut self, _prompt: &[Token]) {}
-
-        fn commit(&mut self, _committed: &[Token]) {}
-
-        fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-            None
         }
 
         fn propose(&mut self, _ask: &Ask<'_>, _n: usize) -> Answer {

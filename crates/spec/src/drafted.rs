@@ -44,8 +44,6 @@ impl Proposer for Drafted {
         PRIOR
     }
 
-    fn begin(&mut self, _prompt: &[Token]) {}
-
     fn commit(&mut self, committed: &[Token]) {
         self.held.take_if(|draft| {
             let last = committed.len().wrapping_sub(1);

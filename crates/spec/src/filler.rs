@@ -1,8 +1,6 @@
 //! `filler`: the last token again and again, to give a window its rows where only its time is of interest.
 
-use protocol::Token;
-
-use crate::proposer::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
+use crate::proposer::{Answer, Ask, Block, Prior, Proposer, RUNS};
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -15,14 +13,6 @@ impl Proposer for Filler {
 
     fn prior(&self) -> Prior {
         [0.99; RUNS.len() + 1]
-    }
-
-    fn begin(&mut self, _prompt: &[Token]) {}
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -48,6 +48,17 @@ pub struct Stats {
     pub accepted: u32,
 }
 
+impl Stats {
+    /// Adds another sequence's counts.
+    pub const fn add(&mut self, other: &Self) {
+        self.windows += other.windows;
+        self.live_windows += other.live_windows;
+        self.stale_windows += other.stale_windows;
+        self.proposed += other.proposed;
+        self.accepted += other.accepted;
+    }
+}
+
 /// A window that has no verdict yet. Its tokens are in [`Pipeline::tokens`] as long as its epoch is open.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {

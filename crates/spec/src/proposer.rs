@@ -80,14 +80,21 @@ pub trait Proposer: fmt::Debug + Send {
 
     /// The sequence begins with this prompt. Called first; and again if the sequence was interrupted and goes on
     /// elsewhere: its prompt is then all that is certain, and nothing else of what was said before holds.
-    fn begin(&mut self, prompt: &[Token]);
+    fn begin(&mut self, prompt: &[Token]) {
+        let _ = prompt;
+    }
 
     /// One more token is certain: the last of `committed`.
-    fn commit(&mut self, committed: &[Token]);
+    fn commit(&mut self, committed: &[Token]) {
+        let _ = committed;
+    }
 
-    /// What it would say comes after `committed`, and how much it trusts that; none if it has no idea, or if saying so costs anything.
-    /// Sources that answer are scored on every token, whether their guesses are sent or not.
-    fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)>;
+    /// What it would say comes after `committed`, and how much it trusts that; none if it has no idea, or if saying so
+    /// costs anything. Sources that answer are scored on every token, whether their guesses are sent or not.
+    fn shadow(&self, committed: &[Token]) -> Option<(Token, Trust)> {
+        let _ = committed;
+        None
+    }
 
     /// Up to `n` guesses of what follows `ask.tokens`. Asking does not mean that they will be sent.
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer;

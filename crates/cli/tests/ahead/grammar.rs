@@ -7,7 +7,7 @@ use llama::{EngineConfig, LlamaEngine, Vocab};
 use protocol::{Grammar, GrammarKind, SamplerParams, Token};
 use scheduler::Request;
 use serde_json::Value;
-use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
 
 use crate::line::{self, Heard, Line, assert_plain, cut, engine, free, pinned};
 use crate::plain;
@@ -31,14 +31,6 @@ impl Proposer for Messy {
 
     fn prior(&self) -> Prior {
         [0.1; RUNS.len() + 1]
-    }
-
-    fn begin(&mut self, _prompt: &[Token]) {}
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -7,7 +7,7 @@ use std::path::Path;
 use llama::{EngineConfig, LlamaEngine, Vocab};
 use protocol::{DryParams, Mirostat, SamplerParams, Token, XtcParams};
 use scheduler::Request;
-use spec::{Answer, Ask, Block, Prior, Proposer, RUNS, Trust};
+use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
 
 use crate::line::{self, Line, assert_plain, cut, engine, pinned, toy};
 use crate::plain;
@@ -27,14 +27,6 @@ impl Proposer for WrongAt {
 
     fn prior(&self) -> Prior {
         [0.0; RUNS.len() + 1]
-    }
-
-    fn begin(&mut self, _prompt: &[Token]) {}
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -1,7 +1,7 @@
 //! Guesses of every kind, from the best to the most harmful.
 
 use protocol::{Epoch, Position, Token};
-use spec::{Answer, Ask, Block, Prior, Trust};
+use spec::{Answer, Ask, Block, Prior};
 
 use crate::random::Random;
 
@@ -124,12 +124,6 @@ impl spec::Proposer for Adversary {
 
     fn begin(&mut self, prompt: &[Token]) {
         self.n_prompt = prompt.len();
-    }
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use protocol::{Position, Token};
 use spec::{
     Answer, Ask, Block, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Sources, Speculate, Speculation,
-    Start, Trust,
+    Start,
 };
 
 use crate::tail::{END, Model, SEQ, Tail};
@@ -41,14 +41,6 @@ impl Proposer for Stubborn {
     /// It praises itself.
     fn prior(&self) -> Prior {
         [0.0; RUNS.len() + 1]
-    }
-
-    fn begin(&mut self, _prompt: &[Token]) {}
-
-    fn commit(&mut self, _committed: &[Token]) {}
-
-    fn shadow(&self, _committed: &[Token]) -> Option<(Token, Trust)> {
-        None
     }
 
     fn propose(&mut self, ask: &Ask<'_>, n: usize) -> Answer {
