@@ -13,6 +13,9 @@ pub struct LineModel {
     pub control: Duration,
     /// Sequences that the stages hold at once.
     pub n_slots: u16,
+    /// Processors that the stages share, at least 1: a call waits until one is free, and that looks to its stage as if it
+    /// had computed for longer. None if each stage has a machine of its own.
+    pub processors: Option<usize>,
 }
 
 /// Time of one stage's calls over their rows.
@@ -50,7 +53,7 @@ impl LineModel {
     pub fn of(stages: Vec<StageModel>, delay: Duration) -> Self {
         let mut links = vec![delay; stages.len() + 1];
         links[0] = Duration::ZERO;
-        Self { stages, links, control: delay, n_slots: 16 }
+        Self { stages, links, control: delay, n_slots: 16, processors: None }
     }
 
     /// Equal stages, as [`LineModel::of`].

@@ -107,6 +107,8 @@ struct Run<'a> {
     workloads: &'a [Workload],
     scheduler: Scheduler,
     stages: Vec<Stage>,
+    /// Until when each processor computes that stages share, if they do.
+    processors: Vec<Duration>,
     now: Duration,
     agenda: Agenda<Happening>,
     /// Requests that have not started.
@@ -154,6 +156,7 @@ impl<'a> Run<'a> {
             workloads: job.workloads,
             scheduler: Scheduler::new(config),
             stages: (0..n_stages).map(stage).collect(),
+            processors: vec![Duration::ZERO; line.processors.unwrap_or(0)],
             now: Duration::ZERO,
             agenda: Agenda::new(),
             coming: (0..job.workloads.len()).collect(),
@@ -283,7 +286,15 @@ impl<'a> Run<'a> {
         let took = if rows == 0 { Duration::ZERO } else { self.line.stages[index].time(rows) };
         stage.running = Some(call.execute(&mut stage.engine));
         stage.busy += took;
-        self.agenda.plan(self.now + took, Happening::Done(index));
+        let starts = match self.processors.iter_mut().min() {
+            Some(free) => {
+                let starts = self.now.max(*free);
+                *free = starts + took;
+                starts
+            }
+            None => self.now,
+        };
+        self.agenda.plan(starts + took, Happening::Done(index));
     }
 
     fn conclude(self) -> Forecast {

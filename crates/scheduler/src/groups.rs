@@ -31,7 +31,7 @@ pub(crate) fn together(load: Load, now: u32, pace: &Pace) -> u32 {
     let turn = |size: u32| {
         let rows = size * width.max(1);
         let groups = f64::from(most) * depth.max(1.0) / f64::from(size);
-        (groups * pace.slowest(rows)).max(pace.loop_time(rows))
+        (groups * pace.busy().slowest(rows)).max(pace.busy().loop_time(rows))
     };
     let mut best = (most, turn(most));
     let mut size = most;
@@ -61,7 +61,7 @@ mod tests {
             let compute_us = 2000 + more * (rows - 1);
             let timings = vec![StageTiming { queue_us: 0, compute_us, batch_rows: rows }; n_stages];
             let inside = Duration::from_micros(u64::from(compute_us) * n_stages as u64);
-            (0..40).for_each(|_| pace.observe(&timings, inside + Duration::from_millis(link_ms)));
+            (0..40).for_each(|_| pace.observe(&timings, inside + Duration::from_millis(link_ms), false));
         }
         pace
     }

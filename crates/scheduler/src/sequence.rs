@@ -351,8 +351,8 @@ fn chunk_rows(config: &Config, line: Line<'_>) -> usize {
         return most as usize;
     }
     let halves = std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|&half| half >= LEAST_CHUNK));
-    let most_wait = 2.0 * config.chunk_time.as_secs_f64() - line.pace.loop_time(line.n_live);
-    let is_short = |&rows: &u32| line.pace.slowest(rows) * f64::from(config.n_stages) <= most_wait;
+    let most_wait = 2.0 * config.chunk_time.as_secs_f64() - line.pace.busy().loop_time(line.n_live);
+    let is_short = |&rows: &u32| line.pace.busy().slowest(rows) * f64::from(config.n_stages) <= most_wait;
     let shortest = halves.clone().last().unwrap_or(most);
     halves.into_iter().find(is_short).unwrap_or(shortest) as usize
 }

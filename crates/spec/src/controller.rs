@@ -237,7 +237,7 @@ mod tests {
                 })
                 .collect();
             let inside: u64 = timings.iter().map(|t| u64::from(t.compute_us)).sum();
-            pace.observe(&timings, Duration::from_micros(u64::from(link_us) + inside));
+            pace.observe(&timings, Duration::from_micros(u64::from(link_us) + inside), false);
         }
         pace
     }

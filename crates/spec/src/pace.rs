@@ -2,6 +2,10 @@
 //!
 //! Learned from the timings that every verdict and every passed chunk carries; nothing is sent to measure. Shared by
 //! all sequences of a line. Times are seconds.
+//!
+//! Stages that share a processor or a memory slow each other down when they compute at once. So each stage has its times
+//! on a line with one window under way, and a factor by which they stretch where there are several ([`Pace::busy`]):
+//! taken from one and the same average, plain decoding would seem as slow as guessing makes it.
 
 use std::time::Duration;
 
@@ -25,13 +29,28 @@ const MOST_CHANGE: f64 = 3.0;
 const FADE: f64 = 0.998;
 /// What is believed less than this counts as never measured.
 const FORGOTTEN: f64 = 0.05;
+/// What company costs is believed less with each window that had none: guessing that did not pay on a shared machine is
+/// tried again: after some 1,400 tokens half of what it cost then is forgotten.
+const RELAX: f64 = 0.9995;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    stages: Vec<Staircase>,
+    stages: Vec<StagePace>,
     /// All links together, the verdict's way back included.
     links: Option<f64>,
+}
+
+/// The same line with several windows under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Busy<'a>(&'a Pace);
+
+/// One stage.
+#[derive(Clone, Copy, Debug)]
+struct StagePace {
+    alone: Staircase,
+    /// By this factor calls take longer when other windows are under way; at least 1 but for what chance does.
+    stretch: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +71,8 @@ impl Pace {
     /// A line of which nothing is known.
     #[must_use]
     pub fn new(n_stages: u16) -> Self {
-        Self { stages: vec![Staircase::default(); usize::from(n_stages)], links: None }
+        let unknown = StagePace { alone: Staircase::default(), stretch: 1.0 };
+        Self { stages: vec![unknown; usize::from(n_stages)], links: None }
     }
 
     /// Stages in the line.
@@ -61,10 +81,16 @@ impl Pace {
         self.stages.len()
     }
 
-    /// What the stages measured on one window, and how long it was under way, from the front and back to it.
-    pub fn observe(&mut self, timings: &[StageTiming], under_way: Duration) {
+    /// What the stages measured on one window, and how long it was under way, from the front and back to it; whether
+    /// other windows were under way meanwhile, of whatever sequence.
+    pub fn observe(&mut self, timings: &[StageTiming], under_way: Duration, in_company: bool) {
         for (stage, timing) in self.stages.iter_mut().zip(timings) {
-            stage.observe(timing);
+            if in_company {
+                stage.observe_in_company(timing);
+            } else {
+                stage.alone.observe(timing);
+                stage.stretch = 1.0 + RELAX * (stage.stretch - 1.0);
+            }
         }
         let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
         let links = (under_way.as_secs_f64() - inside).max(0.0);
@@ -78,7 +104,7 @@ impl Pace {
         let tail = self.stages.len().saturating_sub(1);
         for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
             if i < tail || timing.batch_rows > MAX_WIDTH {
-                stage.observe(timing);
+                stage.alone.observe(timing);
             }
         }
     }
@@ -92,11 +118,11 @@ impl Pace {
     /// The narrowest of [`WIDTHS`], up to `most`, whose time some stage has not measured, or not for long.
     #[must_use]
     pub fn unknown_width(&self, most: u32) -> Option<u32> {
-        let is_known = |width: u32| self.stages.iter().all(|stage| stage.knows(width));
+        let is_known = |width: u32| self.stages.iter().all(|stage| stage.alone.knows(width));
         WIDTHS.into_iter().find(|&width| width <= most && !is_known(width))
     }
 
-    /// Time of a window of `n_rows` around the line if it waits nowhere.
+    /// Time of a window of `n_rows` around an idle line.
     #[must_use]
     pub fn loop_time(&self, n_rows: u32) -> f64 {
         self.links() + self.inside(n_rows)
@@ -108,26 +134,71 @@ impl Pace {
         self.links.unwrap_or(0.0)
     }
 
-    /// Time of a window of `n_rows` in all stages together.
+    /// Time of a window of `n_rows` in all stages of an idle line together.
     #[must_use]
     pub fn inside(&self, n_rows: u32) -> f64 {
-        self.stages.iter().map(|stage| stage.time(n_rows)).sum()
+        self.stages.iter().map(|stage| stage.alone.time(n_rows)).sum()
+    }
+
+    /// Time of a window of `n_rows` in the slowest stage of an idle line.
+    #[must_use]
+    pub fn slowest(&self, n_rows: u32) -> f64 {
+        self.stages.iter().map(|stage| stage.alone.time(n_rows)).fold(0.0, f64::max)
+    }
+
+    /// The line with several windows under way.
+    #[must_use]
+    pub const fn busy(&self) -> Busy<'_> {
+        Busy(self)
+    }
+}
+
+impl Busy<'_> {
+    /// Time of a window of `n_rows` around the line if it waits nowhere.
+    #[must_use]
+    pub fn loop_time(self, n_rows: u32) -> f64 {
+        self.0.links() + self.inside(n_rows)
+    }
+
+    /// Time of a window of `n_rows` in all stages together.
+    #[must_use]
+    pub fn inside(self, n_rows: u32) -> f64 {
+        self.0.stages.iter().map(|stage| stage.time(n_rows)).sum()
     }
 
     /// Time of a window of `n_rows` in the slowest stage.
     #[must_use]
-    pub fn slowest(&self, n_rows: u32) -> f64 {
-        self.stages.iter().map(|stage| stage.time(n_rows)).fold(0.0, f64::max)
+    pub fn slowest(self, n_rows: u32) -> f64 {
+        self.0.stages.iter().map(|stage| stage.time(n_rows)).fold(0.0, f64::max)
+    }
+}
+
+impl StagePace {
+    /// A call in company: how much longer it took than alone, if that is known, else what it would have taken alone.
+    fn observe_in_company(&mut self, timing: &StageTiming) {
+        let (rows, seconds) = (timing.batch_rows, seconds(timing.compute_us));
+        if self.alone.knows(rows) {
+            let alone = self.alone.time(rows);
+            if alone > 0.0 {
+                self.stretch = change(self.stretch, seconds / alone);
+            }
+            self.alone.confirm(rows);
+        } else {
+            let compute_us = (f64::from(timing.compute_us) / self.stretch.max(1.0)) as u32;
+            self.alone.observe(&StageTiming { compute_us, ..*timing });
+        }
+    }
+
+    /// A call with `n_rows` in company.
+    fn time(&self, n_rows: u32) -> f64 {
+        self.stretch.max(1.0) * self.alone.time(n_rows)
     }
 }
 
 impl Staircase {
     fn observe(&mut self, timing: &StageTiming) {
         let (n_rows, seconds) = (timing.batch_rows, seconds(timing.compute_us));
-        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
-        // The time of one row is what everything else is compared with: it is never forgotten.
-        self.steps.iter_mut().skip(1).for_each(|step| step.belief *= FADE);
-        let step = &mut self.steps[at];
+        let step = self.fade_but(n_rows);
         if step.belief > FORGOTTEN {
             step.seconds = change(step.seconds, seconds);
             step.rows += NEW * (f64::from(n_rows) - step.rows);
@@ -135,6 +206,21 @@ impl Staircase {
             (step.seconds, step.rows) = (seconds, f64::from(n_rows));
         }
         step.belief = 1.0;
+    }
+
+    /// A step that is known holds: calls of its width are being made.
+    fn confirm(&mut self, n_rows: u32) {
+        self.fade_but(n_rows).belief = 1.0;
+    }
+
+    /// The step of a call; all others are believed less. The time of one row is what everything else is compared with:
+    /// it is never forgotten.
+    fn fade_but(&mut self, n_rows: u32) -> &mut Step {
+        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
+        for (i, step) in self.steps.iter_mut().enumerate().skip(1) {
+            step.belief *= if i == at { 1.0 } else { FADE };
+        }
+        &mut self.steps[at]
     }
 
     fn knows(&self, n_rows: u32) -> bool {
@@ -200,7 +286,7 @@ mod tests {
     fn waiting_is_neither_computing_nor_travelling() {
         let mut pace = Pace::new(2);
         assert!(!pace.is_known());
-        pace.observe(&[timing(1, 5000), timing(1, 3000)], Duration::from_millis(49));
+        pace.observe(&[timing(1, 5000), timing(1, 3000)], Duration::from_millis(49), false);
         assert!(close(pace.loop_time(1), 0.048), "40 ms on links, 8 in stages, 1 waiting");
         assert!(close(pace.slowest(1), 0.005));
     }
@@ -208,11 +294,11 @@ mod tests {
     #[test]
     fn widths_between_measured_ones_lie_between_them() {
         let mut pace = Pace::new(1);
-        pace.observe(&[timing(1, 1000)], Duration::ZERO);
+        pace.observe(&[timing(1, 1000)], Duration::ZERO, false);
         assert!(close(pace.slowest(4), 0.00175), "by the prior alone");
-        pace.observe(&[timing(128, 13_700)], Duration::ZERO);
+        pace.observe(&[timing(128, 13_700)], Duration::ZERO, false);
         assert!((pace.slowest(3) - 0.0012).abs() < 1e-5, "{}", pace.slowest(3));
-        pace.observe(&[timing(3, 2900)], Duration::ZERO);
+        pace.observe(&[timing(3, 2900)], Duration::ZERO, false);
         assert!((pace.slowest(3) - 0.0029).abs() < 1e-5);
         assert!(pace.slowest(2) > 0.0019 && pace.slowest(4) > 0.0029, "a step up is a step up");
     }
@@ -220,7 +306,7 @@ mod tests {
     #[test]
     fn a_short_chunk_says_nothing_about_the_tails_windows() {
         let mut pace = Pace::new(2);
-        pace.observe(&[timing(1, 2000), timing(1, 9000)], Duration::from_millis(20));
+        pace.observe(&[timing(1, 2000), timing(1, 9000)], Duration::from_millis(20), false);
         let unknown = pace.slowest(4);
         pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)]);
         assert!(close(pace.slowest(4), unknown), "the tail's head was not computed");
@@ -230,15 +316,35 @@ mod tests {
     }
 
     #[test]
+    fn what_company_costs_is_kept_apart_and_slowly_forgotten() {
+        let mut pace = Pace::new(2);
+        let alone = |pace: &mut Pace| pace.observe(&[timing(1, 1000); 2], Duration::ZERO, false);
+        (0..20).for_each(|_| alone(&mut pace));
+        for _ in 0..60 {
+            pace.observe(&[timing(1, 2000), timing(1, 1000)], Duration::ZERO, true);
+        }
+        assert!(close(pace.inside(1), 0.002), "plain decoding is as fast as it was");
+        assert!(
+            (pace.busy().slowest(1) - 0.002).abs() < 1e-5 && (pace.busy().inside(1) - 0.003).abs() < 1e-5
+        );
+        pace.observe(&[timing(4, 6000), timing(4, 3000)], Duration::ZERO, true);
+        assert!((pace.inside(4) - 0.006).abs() < 1e-5, "a width first seen in company: {}", pace.inside(4));
+        (0..100).for_each(|_| alone(&mut pace));
+        assert!(pace.busy().slowest(1) > 0.0019);
+        (0..20_000).for_each(|_| alone(&mut pace));
+        assert!(pace.busy().slowest(1) < 0.00101, "and company is tried again");
+    }
+
+    #[test]
     fn what_is_unknown_is_named_from_the_narrow_end() {
         let mut pace = Pace::new(2);
         for width in [1, 2, 3, 4] {
             assert_eq!(pace.unknown_width(4), Some(width));
-            pace.observe(&[timing(width, 1000); 2], Duration::ZERO);
+            pace.observe(&[timing(width, 1000); 2], Duration::ZERO, false);
         }
         assert_eq!((pace.unknown_width(4), pace.unknown_width(16)), (None, Some(6)));
         for _ in 0..3000 {
-            pace.observe(&[timing(1, 1000); 2], Duration::ZERO);
+            pace.observe(&[timing(1, 1000); 2], Duration::ZERO, false);
         }
         assert_eq!(pace.unknown_width(4), Some(2), "what was measured long ago");
     }
@@ -247,17 +353,17 @@ mod tests {
     fn one_odd_measurement_changes_little_and_an_old_one_fades() {
         let mut pace = Pace::new(1);
         for _ in 0..20 {
-            pace.observe(&[timing(1, 1000)], Duration::ZERO);
+            pace.observe(&[timing(1, 1000)], Duration::ZERO, false);
         }
-        pace.observe(&[timing(4, 90_000)], Duration::ZERO);
+        pace.observe(&[timing(4, 90_000)], Duration::ZERO, false);
         assert!(pace.slowest(4) > 0.08);
-        pace.observe(&[timing(1, 500_000)], Duration::ZERO);
+        pace.observe(&[timing(1, 500_000)], Duration::ZERO, false);
         assert!(pace.slowest(1) < 0.0015);
         for _ in 0..2000 {
-            pace.observe(&[timing(1, 1000)], Duration::ZERO);
+            pace.observe(&[timing(1, 1000)], Duration::ZERO, false);
         }
-        pace.observe(&[timing(128, 20_000)], Duration::ZERO);
-        pace.observe(&[timing(19, 5000)], Duration::ZERO);
+        pace.observe(&[timing(128, 20_000)], Duration::ZERO, false);
+        pace.observe(&[timing(19, 5000)], Duration::ZERO, false);
         assert!((pace.slowest(16) - 0.003).abs() < 2e-4, "a step counts as filled: {}", pace.slowest(16));
         assert!(pace.slowest(4) < 0.005, "{}", pace.slowest(4));
     }

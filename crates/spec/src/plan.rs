@@ -84,17 +84,34 @@ pub(crate) fn plain(pace: &Pace, n_live: u32) -> Yield {
     let shared = WIDTHS.into_iter().filter(|&shared| shared <= n_live.max(1));
     let seconds = shared
         .map(|shared| {
-            let slowest = pace.slowest(shared);
-            let alone = Alone {
-                seconds: pace.loop_time(shared),
-                bursts: 1.0,
-                inside: pace.inside(shared),
-                work: slowest,
-            };
+            let Times { around, inside, slowest } = Times::of(pace, shared, n_live > 1);
+            let alone = Alone { seconds: around, bursts: 1.0, inside, work: slowest };
             alone.among(f64::from(n_live) / f64::from(shared))
         })
         .fold(f64::INFINITY, f64::min);
     Yield { rate: 1.0 / seconds.max(f64::MIN_POSITIVE), waste: 0.0 }
+}
+
+/// Of a window.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// Around the line.
+    around: f64,
+    /// In all stages together.
+    inside: f64,
+    /// In the slowest one.
+    slowest: f64,
+}
+
+impl Times {
+    fn of(pace: &Pace, width: u32, in_company: bool) -> Self {
+        let (inside, slowest) = if in_company {
+            (pace.busy().inside(width), pace.busy().slowest(width))
+        } else {
+            (pace.inside(width), pace.slowest(width))
+        };
+        Self { around: pace.links() + inside, inside, slowest }
+    }
 }
 
 /// An epoch on an idle line.
@@ -131,10 +148,9 @@ pub(crate) struct Windows<'a> {
     outlook: &'a Outlook,
     width: u32,
     n_stages: usize,
-    /// Loop time of a window, its time in all stages together, and in the slowest one.
-    around: f64,
-    inside: f64,
-    slowest: f64,
+    /// With nothing else on the line, and with other windows.
+    alone: Times,
+    in_company: Times,
     /// Expected per epoch: committed tokens, windows with a verdict, and their rows.
     tokens: f64,
     windows: f64,
@@ -166,17 +182,16 @@ impl<'a> Windows<'a> {
             windows += more;
             rows += more * f64::from(width);
         }
-        let (inside, slowest) = (pace.inside(width), pace.slowest(width));
-        let around = pace.links() + inside;
+        let (alone, in_company) = (Times::of(pace, width, false), Times::of(pace, width, true));
         let (n_stages, n_looked_at) = (pace.n_stages(), n.div_ceil(w));
-        Self { outlook, width, n_stages, around, inside, slowest, tokens, windows, rows, n_looked_at, more }
+        Self { outlook, width, n_stages, alone, in_company, tokens, windows, rows, n_looked_at, more }
     }
 
     /// Seconds from the first verdict of an epoch to its last, with `depth` windows in flight.
-    fn seconds_of_verdicts(&self, depth: u32) -> f64 {
-        let Self { around, slowest, .. } = *self;
+    fn seconds_of_verdicts(&self, depth: u32, Times { around, slowest, .. }: Times) -> f64 {
         let gaps = self.windows - 1.0 - self.more;
-        if self.fills(depth) {
+        // Whether so many windows fill the loop.
+        if f64::from(depth) * slowest >= around {
             return slowest * (gaps + self.more);
         }
         // The first verdict of each burst waits for the loop.
@@ -185,15 +200,12 @@ impl<'a> Windows<'a> {
         slowest * gaps + (around - f64::from(depth) * slowest) * begun + self.more * around / f64::from(depth)
     }
 
-    /// Whether so many windows fill the loop.
-    fn fills(&self, depth: u32) -> bool {
-        f64::from(depth) * self.slowest >= self.around
-    }
-
     /// The yield with `depth` windows in flight.
     pub(crate) fn in_flight(&self, depth: u32, n_live: u32) -> Yield {
-        let Self { around, slowest, tokens, windows, .. } = *self;
-        let mut seconds = around + self.seconds_of_verdicts(depth);
+        let Self { tokens, windows, .. } = *self;
+        let times = if depth > 1 || n_live > 1 { self.in_company } else { self.alone };
+        let Times { around, inside, slowest } = times;
+        let mut seconds = around + self.seconds_of_verdicts(depth, times);
         let rejected = 1.0 - self.outlook.exhausted();
         // The tail knows a contradiction before anybody: where it is the only stage nothing stale is ever computed.
         let (queued, stale) = if self.n_stages == 1 {
@@ -205,7 +217,7 @@ impl<'a> Windows<'a> {
         seconds += rejected * queued / 2.0;
         let rows = self.rows + stale * f64::from(self.width);
         let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
-        let alone = Alone { seconds, bursts, inside: self.inside, work: slowest * (windows + stale) };
+        let alone = Alone { seconds, bursts, inside, work: slowest * (windows + stale) };
         let seconds = alone.among(f64::from(n_live));
         Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
     }
@@ -228,7 +240,7 @@ mod tests {
         let mut pace = Pace::new(4);
         for rows in WIDTHS {
             let timing = StageTiming { queue_us: 0, compute_us: micros(rows), batch_rows: rows };
-            pace.observe(&[timing; 4], Duration::from_micros(40_000 + 4 * u64::from(micros(rows))));
+            pace.observe(&[timing; 4], Duration::from_micros(40_000 + 4 * u64::from(micros(rows))), false);
         }
         pace
     }

@@ -53,6 +53,8 @@ pub struct Answered {
     pub commit: Commit,
     /// How long the window was under way.
     pub under_way: Duration,
+    /// Whether other windows of the sequence were under way meanwhile.
+    pub in_company: bool,
 }
 
 /// What has become of a sequence's text: the committed tokens and those sent ahead.
@@ -202,6 +204,7 @@ impl Speculation {
         now: Duration,
     ) -> Result<Answered, VerdictFault> {
         let guessed = !self.tags.is_empty();
+        let in_company = self.pipeline.n_in_flight() > 1;
         let n_before = self.pipeline.committed().len();
         self.count(now);
         let commit = self.pipeline.handle_verdict(verdict)?;
@@ -220,7 +223,7 @@ impl Speculation {
         self.controller.settled(n_tokens, n_wasted, line.pace, line.n_live);
         if !self.chain.is_empty() && line.pace.is_known() {
             // The first one waited for the prompt, and any may have waited for that of another: that is nobody's fault.
-            let most = Duration::from_secs_f64(MOST_LOOPS * line.pace.loop_time(self.plan.width));
+            let most = Duration::from_secs_f64(MOST_LOOPS * line.pace.busy().loop_time(self.plan.width));
             let took = now.saturating_sub(self.waiting_since).min(most);
             let plain = plain(line.pace, line.n_live);
             let guessed = guessed && n_before > self.n_prompt;
@@ -230,7 +233,7 @@ impl Speculation {
         if self.pipeline.n_live() > 0 {
             self.choose(line);
         }
-        Ok(Answered { commit, under_way })
+        Ok(Answered { commit, under_way, in_company })
     }
 
     /// A draft for the source of that name has come. Whether there is such a source; if so, more may be sent.

@@ -6,3 +6,4 @@ mod facts;
 mod grid;
 mod probes;
 mod promises;
+mod shared;

@@ -58,7 +58,8 @@ impl Scheduler {
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
         let is_probe = sequence.is_probe();
-        self.pace.observe(&verdict.timings, answered.under_way);
+        let in_company = answered.in_company || n_live > 1;
+        self.pace.observe(&verdict.timings, answered.under_way, in_company);
         let commit = answered.commit;
         self.stats.generated_tokens += verdict.tokens.len() as u64;
         if let Some(epoch) = commit.opened

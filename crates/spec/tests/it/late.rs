@@ -135,7 +135,7 @@ impl Run {
         self.now += Duration::from_millis(10);
         let line = Line { pace: &self.pace, n_live: 1 };
         let answered = self.speculation.handle_verdict(&verdict, line, self.now).expect("an honest tail");
-        self.pace.observe(&verdict.timings, answered.under_way);
+        self.pace.observe(&verdict.timings, answered.under_way, answered.in_company);
         let committed = self.speculation.committed();
         if answered.commit.opened.is_some() || self.optimistic.len() < committed.len() {
             self.optimistic = committed.to_vec();

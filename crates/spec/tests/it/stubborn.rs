@@ -101,7 +101,7 @@ proptest! {
                 now += Duration::from_millis(10);
                 let line = Line { pace: &pace, n_live: 1 };
                 let answered = speculation.handle_verdict(&verdict, line, now).expect("an honest tail");
-                pace.observe(&verdict.timings, answered.under_way);
+                pace.observe(&verdict.timings, answered.under_way, answered.in_company);
             }
             prop_assert!(speculation.committed().len() > before, "a round commits a token");
         }
