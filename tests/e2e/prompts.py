@@ -45,6 +45,16 @@ LONG = [
     (VILLAGE + SOIL + CODE) * 4 + "The moral is that",
 ]
 ALL = SHORT + LONG
+# Thirty more, for the draft model's soak.
+SUBJECTS = ["a lighthouse", "the number seven", "rain in spring", "an old clock", "copper wire", "a ferry"]
+FORMS = [
+    "The cat sat on {0}. The cat sat on {0}. The cat sat on",
+    "1. {0}\n2. {0}\n3. {0}\n4.",
+    "Q: What is {0}?\nA:",
+    "Copy this line: {0} is here.\nCopy: {0} is here.\nCopy:",
+    "The history of {0} begins",
+]
+FIFTY = ALL + [form.format(subject) for form in FORMS for subject in SUBJECTS]
 
 
 def chosen():

@@ -1,7 +1,8 @@
-//! The side that asks: the first layers here, the rest behind the endpoint, one token after another.
+//! The side that asks: the layers on its devices, one token after another for one or several sequences.
 //!
-//! Each line of standard input is a number of tokens to generate and the prompt's tokens, all separated by blanks. Each
-//! is answered by a line: the mean milliseconds per token, then the tokens.
+//! Each line of standard input is a number of tokens to generate and then the prompts, each a `/` and its tokens, all
+//! separated by blanks. Each is answered by a line: the milliseconds of all of it, the mean milliseconds of a step after
+//! the first, then the answers in the same way. Every step gives each sequence one token.
 
 use std::ffi::CString;
 use std::io::{BufRead as _, Write as _};
@@ -12,24 +13,34 @@ use llama_cpp_sys_2 as sys;
 
 use crate::ggml_backend_rpc_add_server;
 
-/// Positions: the longest prompt of the benchmark and its answer.
+/// Positions of a sequence: the longest prompt of the benchmark and its answer.
 const POSITIONS: u32 = 1024;
+/// What stands before each sequence's tokens.
+const BEGIN: &str = "/";
 
-pub(crate) fn run(model: &str, endpoint: &str, remote_layers: i32) -> Result<(), String> {
-    let mut line = Line::open(model, endpoint, remote_layers)?;
+pub(crate) fn run(model: &str, endpoints: &str, remote_layers: i32, n_seq: u32) -> Result<(), String> {
+    let mut line = Line::open(model, endpoints, remote_layers, n_seq)?;
     println!("ready");
     for asked in std::io::stdin().lock().lines() {
         let asked = asked.map_err(|error| error.to_string())?;
-        let mut numbers = asked.split_whitespace().map(str::parse::<i32>);
-        let mut next = || numbers.next().transpose().map_err(|error| error.to_string());
-        let n = next()?.ok_or("an empty line is no request")?;
-        let mut prompt = Vec::new();
-        while let Some(token) = next()? {
-            prompt.push(token);
+        let mut words = asked.split_whitespace();
+        let n = words.next().and_then(|word| word.parse().ok()).ok_or("a request begins with a number")?;
+        let mut prompts: Vec<Vec<i32>> = Vec::new();
+        for word in words {
+            if word == BEGIN {
+                prompts.push(Vec::new());
+            } else {
+                let token = word.parse().map_err(|_| format!("{word} is no token"))?;
+                prompts.last_mut().ok_or("a prompt begins with /")?.push(token);
+            }
         }
-        let (ms, tokens) = line.generate(&prompt, n)?;
-        let words: Vec<String> = tokens.iter().map(ToString::to_string).collect();
-        println!("{ms} {}", words.join(" "));
+        let start = Instant::now();
+        let (step, answers) = line.generate(&prompts, n)?;
+        let all = start.elapsed().as_secs_f64() * 1e3;
+        let words = answers.iter().flat_map(|answer| {
+            std::iter::once(BEGIN.to_owned()).chain(answer.iter().map(ToString::to_string))
+        });
+        println!("{all} {step} {}", words.collect::<Vec<_>>().join(" "));
         std::io::stdout().flush().map_err(|error| error.to_string())?;
     }
     Ok(())
@@ -39,35 +50,54 @@ pub(crate) fn run(model: &str, endpoint: &str, remote_layers: i32) -> Result<(),
 struct Line {
     context: *mut sys::llama_context,
     n_vocab: usize,
+    batch: sys::llama_batch,
+    n_seq: u32,
+}
+
+/// One row of a batch.
+struct Row {
+    token: i32,
+    position: usize,
+    seq: usize,
+    wanted: bool,
 }
 
 impl Line {
-    fn open(model: &str, endpoint: &str, remote_layers: i32) -> Result<Self, String> {
+    fn open(model: &str, endpoints: &str, remote_layers: i32, n_seq: u32) -> Result<Self, String> {
         let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
-        let (model, endpoint) = (text(model)?, text(endpoint)?);
-        // SAFETY: called once, before anything else of llama.cpp; the string ends with a zero.
-        let server = unsafe {
-            sys::llama_backend_init();
-            ggml_backend_rpc_add_server(endpoint.as_ptr())
-        };
-        if server.is_null() {
-            return Err("the server does not answer".into());
+        let model = text(model)?;
+        // SAFETY: called once, before anything else of llama.cpp.
+        unsafe { sys::llama_backend_init() };
+        let mut devices = Vec::new();
+        for endpoint in endpoints.split(',') {
+            let endpoint = text(endpoint)?;
+            // SAFETY: the string ends with a zero.
+            let server = unsafe { ggml_backend_rpc_add_server(endpoint.as_ptr()) };
+            if server.is_null() {
+                return Err("a server does not answer".into());
+            }
+            // SAFETY: the registry entry is live and has one device, as the server was started with one.
+            devices.push(unsafe { sys::ggml_backend_reg_dev_get(server, 0) });
         }
-        // SAFETY: the registry entry is live and has one device, as the server was started with one.
-        let device = unsafe { sys::ggml_backend_reg_dev_get(server, 0) };
-        let mut devices = [device, ptr::null_mut()];
+        // Equal shares.
+        // SAFETY: takes nothing, gives a number.
+        let shares = vec![1.0_f32; unsafe { sys::llama_max_devices() }.max(devices.len())];
+        devices.push(ptr::null_mut());
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_model_default_params() };
         params.devices = devices.as_mut_ptr();
         params.n_gpu_layers = remote_layers;
-        // SAFETY: the string ends with a zero, the list of devices with a null, and both outlive the call.
+        params.tensor_split = shares.as_ptr();
+        // SAFETY: the string ends with a zero, the list of devices with a null, and both outlive the call, as do the shares,
+        // of which there are as many as llama.cpp reads.
         let model = unsafe { sys::llama_model_load_from_file(model.as_ptr(), params) };
         if model.is_null() {
             return Err("the model could not be loaded".into());
         }
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_context_default_params() };
-        params.n_ctx = POSITIONS;
+        params.n_ctx = POSITIONS * n_seq;
+        params.n_seq_max = n_seq;
         params.n_batch = POSITIONS;
         params.n_threads = 1;
         params.n_threads_batch = 1;
@@ -79,36 +109,67 @@ impl Line {
         if context.is_null() {
             return Err("there is no memory for a context".into());
         }
-        Ok(Self { context, n_vocab: n_vocab.unsigned_abs() as usize })
+        // SAFETY: the batch is never freed; it has room for as many rows as one call may have, of one sequence each.
+        let batch = unsafe { sys::llama_batch_init(POSITIONS.cast_signed(), 0, 1) };
+        Ok(Self { context, n_vocab: n_vocab.unsigned_abs() as usize, batch, n_seq })
     }
 
-    /// Greedy tokens, and the mean time of one after the first in milliseconds.
-    fn generate(&mut self, prompt: &[i32], n: i32) -> Result<(f64, Vec<i32>), String> {
+    /// Greedy tokens of each prompt, and the mean time of a step after the first in milliseconds.
+    fn generate(&mut self, prompts: &[Vec<i32>], n: usize) -> Result<(f64, Vec<Vec<i32>>), String> {
+        let fits = |prompt: &Vec<i32>| !prompt.is_empty() && prompt.len() + n <= POSITIONS as usize;
+        if prompts.is_empty() || prompts.len() > self.n_seq as usize || n == 0 || !prompts.iter().all(fits) {
+            return Err("these prompts do not fit".into());
+        }
         // SAFETY: the context is live, and its memory belongs to it.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.context), true) };
-        let mut input = prompt.to_vec();
-        let (mut tokens, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..n {
-            let start = Instant::now();
-            let token = self.step(&mut input)?;
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-            tokens.push(token);
-            input = vec![token];
+        let mut answers = Vec::new();
+        for (seq, prompt) in prompts.iter().enumerate() {
+            let last = prompt.len() - 1;
+            let row = |(position, &token)| Row { token, position, seq, wanted: position == last };
+            let rows: Vec<Row> = prompt.iter().enumerate().map(row).collect();
+            answers.push(self.decode(&rows)?);
         }
-        // The first one is the prompt's.
-        let rest = times.get(1..).unwrap_or_default();
-        Ok((rest.iter().sum::<f64>() / rest.len().max(1) as f64, tokens))
+        let start = Instant::now();
+        for step in 1..n {
+            let row = |(seq, answer): (usize, &Vec<i32>)| {
+                Row { token: answer[step - 1], position: prompts[seq].len() + step - 1, seq, wanted: true }
+            };
+            let rows: Vec<Row> = answers.iter().enumerate().map(row).collect();
+            for (answer, token) in answers.iter_mut().zip(self.decode(&rows)?) {
+                answer.push(token);
+            }
+        }
+        let steps = (n - 1).max(1) as f64;
+        Ok((start.elapsed().as_secs_f64() * 1e3 / steps, answers))
     }
 
-    fn step(&mut self, input: &mut [i32]) -> Result<i32, String> {
-        let n = i32::try_from(input.len()).map_err(|error| error.to_string())?;
-        // SAFETY: the context is live; the batch points to `n` tokens that outlive the call.
-        let failed = unsafe { sys::llama_decode(self.context, sys::llama_batch_get_one(input.as_mut_ptr(), n)) };
+    /// The most likely token after each wanted row.
+    fn decode(&mut self, rows: &[Row]) -> Result<Vec<i32>, String> {
+        for (at, row) in rows.iter().enumerate() {
+            let number = |n: usize| i32::try_from(n).map_err(|error| error.to_string());
+            // SAFETY: the batch has room for POSITIONS rows of one sequence each, and there are no more.
+            unsafe {
+                *self.batch.token.add(at) = row.token;
+                *self.batch.pos.add(at) = number(row.position)?;
+                *self.batch.n_seq_id.add(at) = 1;
+                **self.batch.seq_id.add(at) = number(row.seq)?;
+                *self.batch.logits.add(at) = row.wanted.into();
+            }
+        }
+        self.batch.n_tokens = i32::try_from(rows.len()).map_err(|error| error.to_string())?;
+        // SAFETY: the context is live; the batch is filled.
+        let failed = unsafe { sys::llama_decode(self.context, self.batch) };
         if failed != 0 {
             return Err(format!("llama.cpp refused a batch: {failed}"));
         }
-        // SAFETY: the context is live and has just computed; -1 is the last output.
-        let logits = unsafe { sys::llama_get_logits_ith(self.context, -1) };
+        let wanted = rows.iter().enumerate().filter(|(_, row)| row.wanted);
+        wanted.map(|(at, _)| self.best(at)).collect()
+    }
+
+    fn best(&self, row: usize) -> Result<i32, String> {
+        let row = i32::try_from(row).map_err(|error| error.to_string())?;
+        // SAFETY: the context is live and has just computed this row with an output.
+        let logits = unsafe { sys::llama_get_logits_ith(self.context, row) };
         if logits.is_null() {
             return Err("llama.cpp gave no logits".into());
         }

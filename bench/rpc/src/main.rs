@@ -1,8 +1,8 @@
-//! `rpc-bench`: plain llama.cpp with half of a model's layers on another process, over its RPC back end.
+//! `rpc-bench`: plain llama.cpp with a model's layers on one or two other processes, over its RPC back end.
 //!
 //! Three roles, each a process of its own: `server` computes what it is sent; `delay` stands between and lets every byte
-//! wait, as a slow network would; `client` holds the first layers, decodes greedily, and measures. `line-bench` starts
-//! them and measures lines beside them.
+//! wait, as a slow network would; `client` holds the layers that it leaves to no server, decodes greedily, and measures.
+//! `line-bench` starts them and measures lines beside them.
 
 mod client;
 mod delay;
@@ -32,10 +32,12 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["server", endpoint] => server(endpoint),
         ["delay", target, ms] => milliseconds(ms).and_then(|delay| delay::run(target, delay)),
-        ["client", model, endpoint, layers] => {
-            layers.parse().map_err(|_| format!("{layers} is no number")).and_then(|n| client::run(model, endpoint, n))
+        ["client", model, endpoints, layers, n_seq] => {
+            let numbers = layers.parse().ok().zip(n_seq.parse().ok());
+            let numbers = numbers.ok_or_else(|| format!("{layers} and {n_seq} are not two numbers"));
+            numbers.and_then(|(layers, n_seq)| client::run(model, endpoints, layers, n_seq))
         }
-        _ => Err("usage: rpc-bench server HOST:PORT | delay HOST:PORT MS | client MODEL HOST:PORT LAYERS".into()),
+        _ => Err("usage: rpc-bench server HOST:PORT | delay HOST:PORT MS | client MODEL HOST:PORT[,HOST:PORT] LAYERS SEQUENCES".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ mod judge;
 mod null_line;
 mod outcomes;
 mod plots;
+mod record;
 mod report;
 mod rpc;
 mod served;
@@ -56,6 +57,9 @@ struct Flags {
     /// Measure the whole grid of toy lines (half an hour and more) instead of a part of it
     #[arg(long)]
     full: bool,
+    /// Measure nothing; write what the models say to every workload into this file, for the forecast's tests
+    #[arg(long, value_name = "FILE", requires = "models")]
+    record: Option<PathBuf>,
     /// Be a stage whose engine computes nothing, for rows of this width
     #[arg(long, hide = true, value_name = "WIDTH")]
     null_stage: Option<usize>,
@@ -93,6 +97,10 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     logging::start(None, 0)?;
     if let Some(width) = flags.null_stage {
         null_line::child(width)?;
+        return Ok(true);
+    }
+    if let Some(path) = &flags.record {
+        signals::http_runtime()?.block_on(record::write(&flags.models, path))?;
         return Ok(true);
     }
     let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc);

@@ -114,6 +114,11 @@ impl Served {
     pub(super) async fn chat_tokens(&self, words: &str) -> anyhow::Result<Vec<Token>> {
         let chat = json!({ "messages": [{ "role": "user", "content": words }] });
         let text = http::post(&self.target, "/apply-template", &chat).await?["prompt"].take();
+        self.tokens(text.as_str().context("/apply-template gave no text")?).await
+    }
+
+    /// The tokens of a text.
+    pub(super) async fn tokens(&self, text: &str) -> anyhow::Result<Vec<Token>> {
         let asked = json!({ "content": text, "add_special": false });
         let found = http::post(&self.target, "/tokenize", &asked).await?;
         let list = found["tokens"].as_array().context("/tokenize gave no tokens")?;

@@ -6,4 +6,5 @@ mod facts;
 mod grid;
 mod probes;
 mod promises;
+mod recorded;
 mod shared;
