@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use net::{Role, Shape};
+use net::{Heartbeat, Role, Shape};
 use protocol::{KvType, RowDtype};
 use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
@@ -104,6 +104,8 @@ pub struct ServeArgs {
     pub replay_timeout: Duration,
     /// How long running requests may go on after the signal to end.
     pub grace: Duration,
+    /// Of the front's links to the stages.
+    pub heartbeat: Heartbeat,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
@@ -237,6 +239,20 @@ fn time(flag: &str, given: Option<&str>, usual: Duration) -> anyhow::Result<Dura
     }
 }
 
+fn heartbeat(interval: Option<&str>, dead_after: Option<&str>) -> anyhow::Result<Heartbeat> {
+    let usual = Heartbeat::default();
+    let asked = Heartbeat {
+        interval: time("--heartbeat", interval, usual.interval)?,
+        dead_after: time("--dead-after", dead_after, usual.dead_after)?,
+    };
+    if asked != asked.clamped() {
+        return usage(
+            "--heartbeat must be 10ms to 60s, and --dead-after at least twice that and at most 600s, in whole ms",
+        );
+    }
+    Ok(asked)
+}
+
 fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
     match given {
         None | Some("f32") => Ok(RowDtype::F32),
@@ -363,6 +379,7 @@ impl ServeArgs {
             queue: flags.queue,
             replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
             grace: time("--grace", flags.grace.as_deref(), GRACE)?,
+            heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
         })

@@ -258,6 +258,13 @@ pub(crate) struct ServeFlags {
     /// [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) grace: Option<String>,
+    /// How often front and stages show each other that they live: `250ms`, `2s` [default: 250ms]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) heartbeat: Option<String>,
+    /// A stage that shows no life for so long is given up, at least twice the heartbeat; one that computes shows it all
+    /// the time [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) dead_after: Option<String>,
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -270,7 +277,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use gguf::Model;
 use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
 use llama::Vocab;
-use net::{DialOptions, Heartbeat, Identity, LinkOptions};
+use net::{DialOptions, Identity, LinkOptions};
 use protocol::{Generation, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
 use spec::Sources;
@@ -329,7 +329,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
         stages: specs,
         scheduler: scheduler_config(args, prepared, n_stages),
         dial,
-        heartbeat: Heartbeat::default(),
+        heartbeat: args.heartbeat,
         local_link: LinkOptions::default(),
         relay: args.relay,
         first_generation: first_generation(),
@@ -367,7 +367,7 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
         source: Arc::new(engines),
         build: signals::build(),
         dial,
-        heartbeat: Heartbeat::default(),
+        heartbeat: args.heartbeat,
         lease: NO_LEASE,
     })
 }

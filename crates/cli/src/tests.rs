@@ -76,6 +76,20 @@ fn stages_and_cuts_must_agree() {
 }
 
 #[test]
+fn heartbeats_are_checked() {
+    let ms = std::time::Duration::from_millis;
+    let found = |words: &str| serve(words).map(|args| (args.heartbeat.interval, args.heartbeat.dead_after));
+    assert_eq!(found("m"), Ok((ms(250), ms(1000))));
+    assert_eq!(found("m --heartbeat 100ms --dead-after 2s"), Ok((ms(100), ms(2000))));
+    for wrong in
+        ["--heartbeat 5ms", "--heartbeat 800ms", "--dead-after 0s", "--heartbeat 1m --dead-after 601s"]
+    {
+        refused(serve(&format!("m {wrong}")), "twice");
+    }
+    refused(serve("m --heartbeat often"), "a time such as");
+}
+
+#[test]
 fn named_machines_follow_the_front() {
     let args = serve("m --stage b:7411 --stage c:7411").unwrap();
     let addresses = vec!["b:7411".to_owned(), "c:7411".to_owned()];

@@ -239,6 +239,18 @@ impl Scheduler {
         stats
     }
 
+    /// How long the line may need until it says something, by what was measured: everything under way in the slowest
+    /// stage, and once around with the largest piece. None while nothing was measured.
+    #[must_use]
+    pub fn expected_silence(&self) -> Option<Duration> {
+        if !self.pace.is_known() {
+            return None;
+        }
+        let loads = self.sequences.values().map(|sequence| sequence.under_way(&self.config, &self.pace));
+        let (seconds, rows) = loads.fold((0.0, 1), |(all, most), (own, rows)| (all + own, rows.max(most)));
+        Duration::try_from_secs_f64(seconds + self.pace.busy().loop_time(rows)).ok()
+    }
+
     /// Every sequence that holds memory, oldest first.
     pub fn sequences(&self) -> impl Iterator<Item = SequenceStatus> + '_ {
         self.sequences.values().map(Sequence::status)

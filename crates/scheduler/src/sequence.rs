@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
 use spec::{
-    Answered, Draft, InFlight, Line, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, Tally,
-    TextChange,
+    Answered, Draft, InFlight, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
+    Tally, TextChange,
 };
 
 use crate::queue::Past;
@@ -317,6 +317,16 @@ impl Sequence {
             Phase::Decode(speculation) => speculation.take_own(),
             Phase::Prefill { .. } | Phase::Closing { .. } => std::mem::take(&mut self.own),
         }
+    }
+
+    /// Seconds that the slowest stage needs for what is under way, and the rows of the largest piece of it.
+    pub(crate) fn under_way(&self, config: &Config, pace: &Pace) -> (f64, u32) {
+        let (n, rows) = match &self.phase {
+            Phase::Prefill { .. } => (self.chunks.len() as u32, config.chunk_rows),
+            Phase::Decode(speculation) => (self.windows_in_flight(), speculation.plan().width),
+            Phase::Closing { .. } => (0, 1),
+        };
+        (f64::from(n) * pace.busy().slowest(rows), rows)
     }
 
     fn n_prompt(&self) -> u32 {

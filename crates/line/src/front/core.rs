@@ -13,7 +13,7 @@ use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Schedul
 use spec::{Draft, Proposer};
 use tokio::sync::{mpsc, watch};
 
-use super::pulse::Pulse;
+use super::pulse::{Owed, Pulse};
 use super::roster::{Action, Roster, SeatState};
 use super::status::{Busy, Ledger, LineReadiness, LineSnapshot, StageSnapshot};
 use crate::drafter;
@@ -178,7 +178,7 @@ impl Core {
         }
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
-        self.pulse.listen(true, true, now);
+        self.pulse.listen(self.owed(), true, now);
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
             // A stage has given memory back that is in use: nothing it holds can be relied on.
@@ -300,8 +300,14 @@ impl Core {
                 break;
             }
         }
-        let has_work = self.scheduler.sequences().next().is_some();
-        self.pulse.listen(has_work, false, now);
+        self.pulse.listen(self.owed(), false, now);
+    }
+
+    fn owed(&self) -> Owed {
+        if self.scheduler.sequences().next().is_none() {
+            return Owed::Nothing;
+        }
+        self.scheduler.expected_silence().map_or(Owed::Unknown, Owed::For)
     }
 
     fn act(&mut self, action: Action, now: Duration) {

@@ -13,9 +13,11 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBE_WITHIN: Duration = Duration::from_secs(4);
 /// A probe that failed is repeated after this pause.
 const PROBE_AGAIN: Duration = Duration::from_secs(1);
-/// A line that has work and says nothing for so long has lost something, or a stage hangs: it is formed anew. Far
-/// above the slowest step that makes sense (a chunk of a prompt on a slow processor), because slow is not dead.
-const SILENT_FOR: Duration = Duration::from_secs(180);
+/// A line that has work and says nothing for this many times as long as the work should take has lost something, or a
+/// stage hangs: it is formed anew. Far above what a busy machine does to a stage, because slow is not dead.
+const PATIENCE: u32 = 20;
+/// It is given so long at least, and at most; the most also where nothing is known about its speed yet.
+const SILENT_FOR: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(180));
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -32,8 +34,8 @@ pub(super) struct Pulse {
     probed: Option<Duration>,
     /// Whether the next one should follow at once, because there is more to learn.
     more: bool,
-    /// Since when the line owes an answer.
-    owing: Option<Duration>,
+    /// Since when the line owes an answer, and how long it may take for it.
+    owing: Option<(Duration, Duration)>,
 }
 
 impl Pulse {
@@ -55,7 +57,7 @@ impl Pulse {
 
     /// Whether something came round recently.
     pub(super) fn is_proven(&self, now: Duration) -> bool {
-        self.proven.is_some_and(|at| now < at + PROBE_EVERY + PROBE_WITHIN)
+        self.trusted_until().is_some_and(|until| now < until)
     }
 
     /// Whether anything came round since the line is up.
@@ -78,13 +80,17 @@ impl Pulse {
         (self.probe, self.more) = (None, more);
     }
 
-    /// Notes whether the line has `work` that it has not answered, and that it has just spoken if `heard`.
-    pub(super) const fn listen(&mut self, work: bool, heard: bool, now: Duration) {
-        match (work, heard, self.owing) {
-            (false, ..) => self.owing = None,
-            (true, true, _) | (true, false, None) => self.owing = Some(now),
-            (true, false, Some(_)) => {}
-        }
+    /// Notes the `work` that the line has not answered, and that it has just spoken if `heard`.
+    pub(super) fn listen(&mut self, work: Owed, heard: bool, now: Duration) {
+        let patience = match work {
+            Owed::Nothing => return self.owing = None,
+            Owed::For(time) => (PATIENCE * time).clamp(SILENT_FOR.0, SILENT_FOR.1),
+            Owed::Unknown => SILENT_FOR.1,
+        };
+        self.owing = match self.owing {
+            Some((since, before)) if !heard => Some((since, before.max(patience))),
+            _ => Some((now, patience)),
+        };
     }
 
     /// When the line has to be probed; `idle` if nobody else uses it.
@@ -101,11 +107,17 @@ impl Pulse {
     }
 
     fn distrust_at(&self) -> Option<Duration> {
-        self.proven.filter(|_| self.trusted).map(|at| at + PROBE_EVERY + PROBE_WITHIN)
+        self.trusted_until().filter(|_| self.trusted)
+    }
+
+    /// What came round proves a line until the next probe should have come back, or for as long as work may take.
+    fn trusted_until(&self) -> Option<Duration> {
+        let until = self.proven? + PROBE_EVERY + PROBE_WITHIN;
+        Some(self.silent_at().filter(|_| self.probe.is_none()).map_or(until, |silent| silent.max(until)))
     }
 
     fn silent_at(&self) -> Option<Duration> {
-        self.owing.map(|since| since + SILENT_FOR)
+        self.owing.map(|(since, patience)| since + patience)
     }
 
     pub(super) fn next_deadline(&self, idle: bool) -> Option<Duration> {
@@ -118,7 +130,7 @@ impl Pulse {
         let due = Due {
             probe: reached(self.probe_at(idle)),
             distrust: reached(self.distrust_at()),
-            silent: reached(self.silent_at()).then_some(SILENT_FOR),
+            silent: self.owing.map(|(_, patience)| patience).filter(|_| reached(self.silent_at())),
         };
         if due.distrust {
             self.trusted = false;
@@ -128,6 +140,16 @@ impl Pulse {
         }
         due
     }
+}
+
+/// What a line has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    Nothing,
+    /// Work that should take so long.
+    For(Duration),
+    /// Work, and nobody knows how long it takes.
+    Unknown,
 }
 
 /// What time has brought.
@@ -202,23 +224,43 @@ mod tests {
 
     #[test]
     fn a_line_that_owes_an_answer_for_too_long_is_silent() {
+        let most = SILENT_FOR.1;
         let mut pulse = up();
         pulse.prove(s(100));
-        pulse.listen(true, false, s(101));
-        pulse.listen(true, false, s(150));
-        assert_eq!(pulse.due(false, s(101) + SILENT_FOR - s(1)).silent, None);
-        pulse.listen(true, true, s(200));
-        assert_eq!(pulse.due(false, s(101) + SILENT_FOR).silent, None, "slow is not dead");
-        assert_eq!(pulse.due(false, s(200) + SILENT_FOR).silent, Some(SILENT_FOR));
-        pulse.listen(false, false, s(500));
+        pulse.listen(Owed::Unknown, false, s(101));
+        pulse.listen(Owed::Unknown, false, s(150));
+        assert_eq!(pulse.due(false, s(101) + most - s(1)).silent, None);
+        pulse.listen(Owed::Unknown, true, s(200));
+        assert_eq!(pulse.due(false, s(101) + most).silent, None, "slow is not dead");
+        assert_eq!(pulse.due(false, s(200) + most).silent, Some(most));
+        pulse.listen(Owed::Nothing, false, s(500));
         assert_eq!(pulse.due(false, s(5000)).silent, None, "nothing is owed");
+    }
+
+    #[test]
+    fn patience_grows_with_the_work_and_a_line_is_trusted_as_long() {
+        let mut pulse = up();
+        pulse.prove(s(100));
+        pulse.listen(Owed::For(s(2)), false, s(100));
+        pulse.listen(Owed::For(s(1)), false, s(105));
+        assert!(pulse.is_proven(s(139)), "a stage that computes is slow, not dead");
+        assert_eq!(pulse.due(false, s(139)), Due::default());
+        let due = pulse.due(false, s(140));
+        assert!(due.distrust && due.silent == Some(s(40)), "{due:?}");
+        pulse.listen(Owed::For(Duration::from_millis(3)), true, s(200));
+        assert_eq!(pulse.due(false, s(209)).silent, None);
+        assert_eq!(
+            pulse.due(false, s(210)).silent,
+            Some(s(10)),
+            "a quick line is given up soon, but not at once"
+        );
     }
 
     #[test]
     fn a_lost_line_has_no_deadlines() {
         let mut pulse = up();
         pulse.prove(s(100));
-        pulse.listen(true, false, s(100));
+        pulse.listen(Owed::Unknown, false, s(100));
         pulse.probing(Some(PROBE), s(110));
         assert_eq!(pulse.line_lost(), Some(PROBE));
         assert_eq!(pulse.next_deadline(true), None);

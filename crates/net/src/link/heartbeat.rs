@@ -23,7 +23,8 @@ impl Default for Heartbeat {
 
 impl Heartbeat {
     /// The nearest values within the limits.
-    pub(crate) fn clamped(self) -> Self {
+    #[must_use]
+    pub fn clamped(self) -> Self {
         let whole = |d: Duration| Duration::from_millis(u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
         let interval = whole(self.interval).clamp(Duration::from_millis(10), Duration::from_secs(60));
         let dead_after = whole(self.dead_after).clamp(interval * 2, Duration::from_secs(600));
