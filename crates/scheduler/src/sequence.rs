@@ -349,8 +349,12 @@ impl Sequence {
     }
 }
 
-/// Fewer rows are not worth a call: reading the weights takes as long as computing them.
-const LEAST_CHUNK: u32 = 16;
+/// Chunks beside others are at least so long, and shorter ones as far as their rows take no longer each than
+/// [`WORTH`] times those of this one: where reading the weights takes most of a call, cutting it up would only make
+/// everybody wait longer.
+const USUAL_CHUNK: u32 = 16;
+const LEAST_CHUNK: u32 = 4;
+const WORTH: f64 = 1.5;
 
 /// Rows of the next chunk. Alone on the line a prompt is always cut in the same way, so that its rows are computed in
 /// the same shapes; beside others it is the longest power-of-two part of that which keeps to [`Config::chunk_time`]: a
@@ -360,9 +364,14 @@ fn chunk_rows(config: &Config, line: Line<'_>) -> usize {
     if line.n_live <= 1 || !line.pace.is_known() {
         return most as usize;
     }
-    let halves = std::iter::successors(Some(most), |rows| Some(rows / 2).filter(|&half| half >= LEAST_CHUNK));
+    let slowest = |rows: u32| line.pace.busy().slowest(rows);
+    let each = |rows: u32| slowest(rows) / f64::from(rows);
+    let is_worth_it = |rows: u32| rows >= USUAL_CHUNK || each(rows) <= WORTH * each(USUAL_CHUNK);
+    let halves = std::iter::successors(Some(most), |rows| {
+        Some(rows / 2).filter(|&half| half >= LEAST_CHUNK && is_worth_it(half))
+    });
     let most_wait = 2.0 * config.chunk_time.as_secs_f64() - line.pace.busy().loop_time(line.n_live);
-    let is_short = |&rows: &u32| line.pace.busy().slowest(rows) * f64::from(config.n_stages) <= most_wait;
+    let is_short = |&rows: &u32| slowest(rows) * f64::from(config.n_stages) <= most_wait;
     let shortest = halves.clone().last().unwrap_or(most);
     halves.into_iter().find(is_short).unwrap_or(shortest) as usize
 }

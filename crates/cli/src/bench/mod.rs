@@ -9,6 +9,7 @@ mod answers;
 pub(crate) mod args;
 mod client;
 pub(crate) mod command;
+mod crowd;
 mod http;
 mod idle;
 mod judge;
@@ -76,6 +77,8 @@ enum Part {
     Idle,
     /// Lines of two stages 10 ms apart beside llama.cpp's RPC back end (`./run bench rpc` builds that)
     Rpc,
+    /// Several clients at once, a long prompt beside running answers, known beginnings of prompts
+    Crowd,
     /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
     Grid,
 }
@@ -103,9 +106,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         signals::http_runtime()?.block_on(record::write(&flags.models, path))?;
         return Ok(true);
     }
-    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc);
+    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc | Part::Crowd);
     if flags.only.iter().any(needs_model) && flags.models.is_empty() {
-        bail!("`answers`, `idle` and `rpc` need a model: name one, or measure `--only loop,grid`");
+        bail!("`answers`, `idle`, `rpc` and `crowd` need a model: name one, or measure `--only loop,grid`");
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -114,7 +117,15 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     if flags.only.contains(&Part::Loop) {
         runtime.block_on(null_line::measure(rounds, line.handle(), &mut report))?;
     }
+    let mut written = Vec::new();
     for model in &flags.models {
+        if flags.only.contains(&Part::Crowd) {
+            let points = runtime.block_on(crowd::measure(model, rounds, &mut report))?;
+            if let Some(folder) = &flags.out {
+                written.push(crowd::draw(folder, &points)?);
+                written.push(report.write_part(folder, "crowd", &points)?);
+            }
+        }
         let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
         if answers || idle {
             runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
@@ -126,7 +137,6 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     let grid = flags.only.contains(&Part::Grid);
     let extent = if flags.full { Extent::full() } else { Extent::modest() };
     let grid = grid.then(|| runtime.block_on(grid::measure(&extent, &mut report))).transpose()?;
-    let mut written = Vec::new();
     if let (Some(folder), Some(grid)) = (&flags.out, &grid) {
         written.extend(grid.draw(folder)?);
         written.extend(runtime.block_on(timeline::draw(folder))?);
