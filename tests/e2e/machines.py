@@ -18,8 +18,8 @@ class Cluster:
         self._done("cluster", "new", "--dir", folder / "front")
 
     @staticmethod
-    def _done(*args):
-        done = run(*args)
+    def _done(*args, env=None):
+        done = run(*args, env=env)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -46,6 +46,18 @@ def stage(member, port, *args, env=None):
         process.stop()
         raise
     return process
+
+
+class Invitation(Process):
+    """`paceline cluster invite`, with the ticket that it printed."""
+
+    def __init__(self, cluster, *args):
+        super().__init__("cluster", "invite", "--listen", "127.0.0.1:0", "--dir", cluster.folder / "front", *args)
+        try:
+            self.ticket = self.wait_line(r"paceline-join:\S+", 30)[0]
+        except BaseException:
+            self.stop()
+            raise
 
 
 class Gate:

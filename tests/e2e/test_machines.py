@@ -2,9 +2,9 @@
 
 import shutil
 
-from machines import Cluster, stage
+from machines import Cluster, Invitation, stage
 
-from paceline import SMOLLM2, Process, Serve, environment, free_port
+from paceline import SMOLLM2, Process, Serve, complaint, environment, free_port, run
 
 
 def front(cluster, port, *args):
@@ -54,3 +54,34 @@ def test_a_machine_in_no_cluster_says_how_to_join_one(tmp_path):
         with process:
             process.wait_line("in no cluster.*paceline cluster new", 10)
             assert process.wait() == 1
+
+
+def test_a_machine_joins_by_a_ticket_that_is_good_once(tmp_path):
+    cluster, port = Cluster(tmp_path), free_port()
+    config = {"second": environment(config=tmp_path / "second"), "third": environment(config=tmp_path / "third")}
+    arguments = ("stage", "--listen", f"127.0.0.1:{port}", "--threads", 1, "--models", SMOLLM2.parent)
+    with Invitation(cluster, "--name", "second") as invitation:
+        with Process(*arguments, "--join", invitation.ticket, env=config["second"]) as joined:
+            joined.wait_line(r"this machine is a member: stage", 30)
+            joined.wait_line(rf"waits for a front on 127\.0\.0\.1:{port}", 30)
+            assert invitation.wait(10) == 0
+            shown = run("cluster", "show", "--dir", tmp_path / "front").stdout
+            assert "member second: stage" in shown, shown
+            with front(cluster, port) as serve:
+                serve.wait_ready()
+                assert serve.text("The capital of France is", 1) == " Paris"
+        # Who is a member needs no ticket any more, and the same command starts the stage again.
+        with Process(*arguments, "--join", invitation.ticket, env=config["second"]) as again:
+            again.wait_line(rf"waits for a front on 127\.0\.0\.1:{port}", 30)
+        assert "cannot reach the invitation" in complaint(run("cluster", "join", invitation.ticket, env=config["third"]), 1)
+
+
+def test_a_ticket_that_was_taken_back_or_ran_out_is_worth_nothing(tmp_path):
+    cluster, env = Cluster(tmp_path), environment(config=tmp_path / "second")
+    with Invitation(cluster) as invitation:
+        invitation.stop()
+        assert "cannot reach the invitation" in complaint(run("cluster", "join", invitation.ticket, env=env), 1)
+    with Invitation(cluster, "--valid", "100ms") as invitation:
+        assert invitation.wait(10) == 1
+        assert "cannot reach the invitation" in complaint(run("cluster", "join", invitation.ticket, env=env), 1)
+    assert "not a ticket" in complaint(run("cluster", "join", "paceline-join:12", env=env), 2)

@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use net::{Heartbeat, Role, Shape};
+use net::{Heartbeat, Shape, Ticket};
 use protocol::{KvType, RowDtype};
 use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
-use crate::flags::{EnrollFlags, ServeFlags, SplitFlags, StageFlags, VerifyFlags};
+use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
 use crate::line_file::LineFile;
+
+mod cluster;
+
+pub(crate) use cluster::ticket;
+pub use cluster::{EnrollArgs, InviteArgs};
 
 /// Wrong usage: the sentence says what to write instead. Ends the process with exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,6 +124,8 @@ pub struct StageArgs {
     pub listen: SocketAddr,
     /// This machine's key and membership; `None` for the default place.
     pub cluster: Option<PathBuf>,
+    /// The ticket that makes this machine a member, if it is none.
+    pub join: Option<Ticket>,
     /// Where models are looked for.
     pub models: Option<PathBuf>,
     /// Threads; `None` for the machine's cores.
@@ -153,32 +160,6 @@ pub struct VerifyArgs {
     pub cut: Cut,
     /// Threads per stage; `None` for the machine's cores.
     pub threads: Option<u16>,
-}
-
-/// `paceline cluster enroll`: one step of an enrolment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EnrollArgs {
-    /// Make this machine's key and write its request.
-    Request {
-        /// Where to.
-        file: PathBuf,
-    },
-    /// Sign a request with the cluster's root key.
-    Sign {
-        /// The request.
-        request: PathBuf,
-        /// As what.
-        role: Role,
-        /// A name for people.
-        name: String,
-        /// Days until the membership ends.
-        days: u32,
-    },
-    /// Take the membership written for this machine.
-    Join {
-        /// The membership.
-        membership: PathBuf,
-    },
 }
 
 pub(crate) fn usage<T>(sentence: impl Into<String>) -> anyhow::Result<T> {
@@ -431,6 +412,7 @@ impl StageArgs {
         Ok(Self {
             listen: address(flags.listen.as_deref().unwrap_or("0.0.0.0:7411"))?,
             cluster: flags.cluster,
+            join: flags.join.as_deref().map(ticket).transpose()?,
             models: flags.models,
             threads: within("--threads", flags.threads, MAX_THREADS)?,
             gpu_layers: flags.gpu_layers,
@@ -459,30 +441,5 @@ impl VerifyArgs {
             cut: cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(3)),
             threads: within("--threads", flags.threads, MAX_THREADS)?,
         })
-    }
-}
-
-impl EnrollArgs {
-    pub(crate) fn from_flags(flags: EnrollFlags) -> anyhow::Result<Self> {
-        if let Some(file) = flags.request {
-            return Ok(Self::Request { file });
-        }
-        if let Some(membership) = flags.join {
-            return Ok(Self::Join { membership });
-        }
-        let Some(request) = flags.sign else {
-            return usage("name the request: `paceline cluster enroll FILE`");
-        };
-        let role = match flags.role.as_str() {
-            "stage" => Role::Stage,
-            "front" => Role::Front,
-            other => return usage(format!("--role must be stage or front, not `{other}`")),
-        };
-        // A century: beyond it the date arithmetic of certificates ends.
-        if flags.days == 0 || flags.days > 36_500 {
-            return usage(format!("--days must be 1 to 36500, not {}", flags.days));
-        }
-        let name = flags.name.unwrap_or_else(|| file_stem(&request));
-        Ok(Self::Sign { request, role, name, days: flags.days })
     }
 }

@@ -130,7 +130,8 @@ fn request(dir: &Path, file: &Path) -> anyhow::Result<()> {
     )])
 }
 
-fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow::Result<()> {
+/// The root key, which only one machine has.
+pub(crate) fn root(dir: &Path) -> anyhow::Result<ClusterRoot> {
     let root_file = dir.join(ROOT);
     if !root_file.exists() {
         bail!(
@@ -138,23 +139,56 @@ fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow
             root_file.display()
         );
     }
+    ClusterRoot::load(&root_file).with_context(|| root_file.display().to_string())
+}
+
+/// A name for people is the name of a file.
+pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
         return Err(Usage(format!(
             "--name `{name}` may hold only letters, digits, dots, dashes and underscores"
         ))
         .into());
     }
-    let root = ClusterRoot::load(&root_file).with_context(|| root_file.display().to_string())?;
-    let text = read(request)?;
-    let expires = now() + DAY * days;
-    let answer = root.enroll(&text, role, Some(expires)).with_context(|| request.display().to_string())?;
-    let member = Membership::from_answer(&answer)?;
+    Ok(())
+}
+
+/// Keeps what was signed for a machine, for `cluster show`, and says it in words.
+pub(crate) fn keep_member(dir: &Path, name: &str, answer: &str) -> anyhow::Result<String> {
+    let member = Membership::from_answer(answer)?;
     private_dir(&dir.join(MEMBERS))?;
-    write(&dir.join(MEMBERS).join(format!("{name}.member")), &answer)?;
+    write(&dir.join(MEMBERS).join(format!("{name}.member")), answer)?;
+    Ok(format!("{name} enrolled: {}", describe(&member)))
+}
+
+/// When a membership of so many days ends.
+pub(crate) fn in_days(days: u32) -> SystemTime {
+    now() + DAY * days
+}
+
+/// Whether this machine is a member.
+pub(crate) fn is_member(dir: &Path) -> bool {
+    dir.join(IDENTITY).exists()
+}
+
+/// Makes a member of this machine.
+pub(crate) fn become_member(dir: &Path, identity: &Identity) -> anyhow::Result<()> {
+    private_dir(dir)?;
+    identity.save(&dir.join(IDENTITY))?;
+    say(&[format!("this machine is a member: {}", describe(identity.membership()))])
+}
+
+fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow::Result<()> {
+    let root = root(dir)?;
+    check_name(name)?;
+    let text = read(request)?;
+    let answer =
+        root.enroll(&text, role, Some(in_days(days))).with_context(|| request.display().to_string())?;
+    let enrolled = keep_member(dir, name, &answer)?;
     let out = appended(request, ".member");
     write(&out, &answer)?;
     say(&[
-        format!("{name} enrolled: {}", describe(&member)),
+        enrolled,
         format!(
             "carry {} to that machine and run `paceline cluster enroll --join` on it there",
             out.display()
@@ -171,10 +205,9 @@ fn join(dir: &Path, membership: &Path) -> anyhow::Result<()> {
     let answer = read(membership)?;
     let identity =
         Identity::from_enrolment(key, &answer).with_context(|| membership.display().to_string())?;
-    identity.save(&dir.join(IDENTITY))?;
+    become_member(dir, &identity)?;
     // The key now lives in the identity; a second copy would only be one more to guard.
-    fs::remove_file(&key_file).with_context(|| format!("could not remove {}", key_file.display()))?;
-    say(&[format!("this machine is a member: {}", describe(identity.membership()))])
+    fs::remove_file(&key_file).with_context(|| format!("could not remove {}", key_file.display()))
 }
 
 /// The machines that this root has signed, by name.

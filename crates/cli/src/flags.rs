@@ -7,6 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde::Deserialize;
 
+pub(crate) mod cluster;
+
+use cluster::ClusterFlags;
+
 const OVERVIEW: &str = "\
 Paceline serves one large language model from several ordinary machines. The model's layers are cut into ranges, one
 per stage; a token visits every stage. Clients speak the OpenAI API to the front.";
@@ -21,8 +25,8 @@ Examples:
   The same from three processes on this machine:
       paceline serve model.gguf --stages 3
 
-  From two machines (once: `paceline cluster new` on the first, see `paceline cluster --help`):
-      second$ paceline stage --models ~/models
+  From two machines (once: `paceline cluster new` and `paceline cluster invite` on the first):
+      second$ paceline stage --join TICKET --models ~/models
       first$  paceline serve model.gguf --stage second:7411
 
 Every flag can be a key of a file given with --config: flags of `serve` belong under [serve], and so on.
@@ -50,16 +54,6 @@ Examples:
 A stage waits empty until a front of the same cluster gives it a range of layers. It finds the model by its content,
 not by its name, in --models or among the slices that it keeps. The machine needs to be enrolled first: see
 `paceline cluster --help`.";
-
-const CLUSTER_EXAMPLES: &str = "\
-A cluster is the set of machines that trust each other: a root key signs each machine's own key.
-
-  first$   paceline cluster new                     makes the root key and enrols this machine as the front
-  second$  paceline cluster enroll --request FILE   makes this machine's key; writes a request, which is no secret
-  first$   paceline cluster enroll FILE             signs the request; writes FILE.member, no secret either
-  second$  paceline cluster enroll --join FILE.member
-
-A line of processes on one machine (`serve --stages N`) needs none of this.";
 
 const SPLIT_EXAMPLES: &str = "\
 Examples:
@@ -144,7 +138,7 @@ pub(crate) enum CommandFlags {
     #[command(after_help = STAGE_EXAMPLES)]
     Stage(StageFlags),
     /// Say which machines trust each other
-    #[command(after_help = CLUSTER_EXAMPLES)]
+    #[command(after_help = cluster::EXAMPLES)]
     Cluster(ClusterFlags),
     /// Cut a model into slices, one file per range of layers
     #[command(after_help = SPLIT_EXAMPLES)]
@@ -289,6 +283,10 @@ pub(crate) struct StageFlags {
     /// This machine's key and membership [default: those that `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
+    /// Become a member first, with the ticket of `cluster invite`; ignored on a machine that is a member
+    #[arg(long, value_name = "TICKET")]
+    #[serde(skip)]
+    pub(crate) join: Option<String>,
     /// Look for models in this folder, whatever their names; not in folders below it
     #[arg(long, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
@@ -310,7 +308,7 @@ pub(crate) struct StageFlags {
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, models, threads, gpu_layers, device, link, child);
+layered!(StageFlags: listen, cluster, join, models, threads, gpu_layers, device, link, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -449,48 +447,3 @@ pub(crate) struct BenchFlags {
 
 layered!(BenchFlags: model, url, workload, stages, link, speculate, width, depth, exact, threads, concurrency, requests,
     max_tokens, api_key_file, json, plot);
-
-/// What to do with the cluster.
-#[derive(Debug, Args)]
-pub(crate) struct ClusterFlags {
-    /// Keep keys and memberships in this folder [default: ~/.config/paceline/cluster]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-    #[command(subcommand)]
-    pub(crate) action: ClusterAction,
-}
-
-/// The actions of `cluster`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum ClusterAction {
-    /// Make the root key of a new cluster and enrol this machine as its front
-    New,
-    /// Say who this machine is and which machines are enrolled
-    Show,
-    /// Make a member of a machine: it asks (--request), the cluster's root signs, it takes the answer (--join)
-    #[command(after_help = CLUSTER_EXAMPLES)]
-    Enroll(EnrollFlags),
-}
-
-/// The three steps of an enrolment, one at a time.
-#[derive(Debug, Args)]
-pub(crate) struct EnrollFlags {
-    /// Sign this request; the membership goes beside it, ending in .member
-    #[arg(value_name = "REQUEST", required_unless_present_any = ["request", "join"])]
-    pub(crate) sign: Option<PathBuf>,
-    /// Make this machine's key and write its request here
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["sign", "join"])]
-    pub(crate) request: Option<PathBuf>,
-    /// Take the membership that was written for this machine
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["sign"])]
-    pub(crate) join: Option<PathBuf>,
-    /// Sign it as this: stage, or front for one more machine that serves
-    #[arg(long, default_value = "stage", value_name = "ROLE")]
-    pub(crate) role: String,
-    /// A name for people, shown by `cluster show` [default: the request's file name]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Days until the membership ends
-    #[arg(long, default_value_t = 365, value_name = "N")]
-    pub(crate) days: u32,
-}

@@ -14,6 +14,7 @@ mod draft;
 mod engines;
 mod flags;
 mod inspect;
+mod invite;
 mod later;
 mod line_file;
 mod logging;
@@ -35,9 +36,10 @@ use std::io::ErrorKind;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
 
-use crate::args::{EnrollArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::args::{EnrollArgs, InviteArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
 use crate::config::Config;
-use crate::flags::{ClusterAction, CommandFlags, CommandLine};
+use crate::flags::cluster::ClusterAction;
+use crate::flags::{CommandFlags, CommandLine};
 use crate::simulate::SimulateArgs;
 
 /// What the process ends with.
@@ -77,6 +79,8 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
             match flags.action {
                 ClusterAction::New => cluster::new(&dir),
                 ClusterAction::Show => cluster::show(&dir),
+                ClusterAction::Invite(flags) => invite::invite(&dir, InviteArgs::from_flags(flags)?),
+                ClusterAction::Join { ticket } => invite::join(&dir, &args::ticket(&ticket)?),
                 ClusterAction::Enroll(flags) => cluster::enroll(&dir, EnrollArgs::from_flags(flags)?),
             }
         }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, signals};
+use crate::{cluster, invite, signals};
 
 /// How long loaded layers are kept for a front that is gone: a restart of it takes seconds, and loading them again may
 /// take minutes. After that the memory is free for others.
@@ -29,6 +29,9 @@ pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
         let (identity, gone) = from_parent()?;
         (identity, Some(gone))
     } else {
+        if let Some(ticket) = &args.join {
+            join(&args, ticket)?;
+        }
         (cluster::identity(args.cluster.as_deref())?, None)
     };
     let runtime = signals::line_runtime()?;
@@ -36,6 +39,15 @@ pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     runtime.shutdown_background();
     served
+}
+
+/// Makes a member of this machine, unless it is one: so a service may always be started in the same way.
+fn join(args: &StageArgs, ticket: &net::Ticket) -> anyhow::Result<()> {
+    if args.cluster.is_some() {
+        bail!("--join keeps what it gets in the usual place: leave --cluster out");
+    }
+    let dir = crate::paths::cluster_dir()?;
+    if cluster::is_member(&dir) { Ok(()) } else { invite::join(&dir, ticket) }
 }
 
 async fn serve(

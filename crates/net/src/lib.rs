@@ -1,12 +1,13 @@
 //! The links between a front and its stages: who may speak, how frames travel, and how a dead peer is noticed.
 //!
-//! Owns: node keys and cluster memberships, TLS 1.3 over TCP with both sides proven, the in-memory carrier, framing with
+//! Owns: node keys, cluster memberships and how machines get them, TLS 1.3 over TCP with both sides proven, the in-memory carrier, framing with
 //! priorities, heartbeats, orderly close, and shaping for tests of slow networks.
 //! Does not know: what a frame means, which sequence is decoding, or who should be connected to whom.
 #![forbid(unsafe_code)]
 
 mod endpoint;
 mod identity;
+mod invite;
 mod link;
 mod shape;
 mod tls;
@@ -16,6 +17,7 @@ pub use endpoint::{
     PeerError, dial,
 };
 pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
+pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join};
 pub use link::{
     Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Received,
     SegmentError, SendError, memory_pair,

@@ -5,6 +5,7 @@
 
 use std::{io, sync::Arc};
 
+use protocol::NodeId;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
     ServerConfig, SignatureScheme,
@@ -19,10 +20,15 @@ use rustls::{
     version::TLS13,
 };
 
+use x509_parser::oid_registry::OID_SIG_ED25519;
+
 use crate::{Identity, IdentityError};
 
 /// Names the framing in [`crate::link`]; a peer with another one is refused in the handshake.
 const ALPN: &[u8] = b"paceline/1";
+
+/// Names the exchange in [`crate::invite`].
+const INVITATION: &[u8] = b"paceline-invite/1";
 
 /// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -162,6 +168,51 @@ pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> Result<(), HandshakeError
     }
 }
 
+/// For an invitation: it shows that the root signed it, and asks for nothing.
+pub(crate) fn invitation_config(identity: &Identity) -> Result<Arc<ServerConfig>, IdentityError> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|e| IdentityError::crypto("set up TLS", e))?
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.cert(), identity.root().clone()], identity.secret())
+        .map_err(|e| IdentityError::crypto("use this node's key", e))?;
+    config.alpn_protocols = vec![INVITATION.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// For a machine that has a ticket of the cluster with this root, and nothing to show yet.
+pub(crate) fn guest_config(root: NodeId) -> Result<Arc<ClientConfig>, IdentityError> {
+    let provider = provider();
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|e| IdentityError::crypto("set up TLS", e))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(RootedVerifier { root, provider }))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![INVITATION.to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    Ok(Arc::new(config))
+}
+
+/// As [`check_protocol`], for an invitation.
+pub(crate) fn check_invitation(agreed: Option<&[u8]>) -> Result<(), HandshakeError> {
+    match agreed {
+        Some(INVITATION) => Ok(()),
+        _ => Err(HandshakeError::NotPaceline { reason: "it did not ask for an invitation".to_owned() }),
+    }
+}
+
+/// The Ed25519 key in a certificate.
+pub(crate) fn public_key(cert: &CertificateDer<'_>) -> Option<NodeId> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(cert).ok()?;
+    let key = parsed.public_key();
+    let is_ed25519 = key.algorithm.algorithm == OID_SIG_ED25519;
+    key.subject_public_key.data.as_ref().try_into().ok().filter(|_| is_ed25519).map(NodeId)
+}
+
 /// What the API of TLS asks for; with SNI off it never travels.
 pub(crate) fn server_name() -> ServerName<'static> {
     ServerName::try_from("node.paceline.invalid").expect("a well-formed name")
@@ -215,6 +266,53 @@ impl ServerCertVerifier for ClusterVerifier {
         let cert = ParsedCertificate::try_from(cert)?;
         verify_server_cert_signed_by_trust_anchor(&cert, &self.roots, intermediates, now, algorithms)?;
         Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("only TLS 1.3 is spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Accepts whoever was signed by the root with this key, which is shown along.
+#[derive(Debug)]
+struct RootedVerifier {
+    root: NodeId,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for RootedVerifier {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let root = intermediates.iter().find(|cert| public_key(cert) == Some(self.root));
+        let root = root.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(root.clone().into_owned())?;
+        let members = ClusterVerifier { roots, provider: self.provider.clone() };
+        members.verify_server_cert(cert, &[], name, ocsp, now)
     }
 
     fn verify_tls12_signature(

@@ -54,7 +54,8 @@ struct Contender {
 
 const LINE: Contender = Contender { name: "2 stages", stages: "2", threads: "1", speculate: "off" };
 const AHEAD: Contender = Contender { name: "2 stages ahead", speculate: "auto", ..LINE };
-const WHOLE: Contender = Contender { name: "unsplit, 2 threads", stages: "1", threads: "2", speculate: "off" };
+const WHOLE: Contender =
+    Contender { name: "unsplit, 2 threads", stages: "1", threads: "2", speculate: "off" };
 const CONTENDERS: [Contender; 3] = [LINE, AHEAD, WHOLE];
 
 impl Contender {
@@ -100,7 +101,11 @@ pub(super) fn draw(folder: &Path, points: &[Point]) -> anyhow::Result<PathBuf> {
         places: CLIENTS.map(|clients| clients.to_string()).to_vec(),
         series: CONTENDERS.iter().map(series).collect(),
     };
-    plots::save(folder, "clients.svg", &svg::panels("All answers together, by clients at once", "tok/s", &[panel]))
+    plots::save(
+        folder,
+        "clients.svg",
+        &svg::panels("All answers together, by clients at once", "tok/s", &[panel]),
+    )
 }
 
 async fn throughput(
@@ -137,10 +142,13 @@ async fn throughput(
             points.push(Point { contender: contender.name, clients, tokens_per_second });
         }
     }
-    let many = CLIENTS.iter().position(|&clients| clients == MANY).context("the promises are about one of these")?;
+    let many =
+        CLIENTS.iter().position(|&clients| clients == MANY).context("the promises are about one of these")?;
     let over = |a: &[f64], b: &[f64]| Median::of(a.iter().zip(b).map(|(a, b)| a / b).collect());
     let [line, ahead, whole] = &rates[..] else { unreachable!("there are three") };
-    let mut add = |what: &str, ratio, bound| report.add(format!("{name}, {MANY} clients, {what}"), "ratio", ratio, bound);
+    let mut add = |what: &str, ratio, bound| {
+        report.add(format!("{name}, {MANY} clients, {what}"), "ratio", ratio, bound)
+    };
     add("2 stages / one client", over(&line[many], &line[0]), Some(Bound::AtLeast(OVER_ONE)));
     add("2 stages / unsplit", over(&line[many], &whole[many]), Some(Bound::AtLeast(OVER_WHOLE)));
     add("ahead / not ahead", over(&ahead[many], &line[many]), None);
@@ -167,7 +175,8 @@ async fn together(server: &Served, first: usize, clients: usize) -> anyhow::Resu
 /// Something to write about, another one for each number.
 fn topic(n: usize) -> String {
     const WHAT: [&str; 8] = ["rain", "copper", "maps", "bread", "glass", "wolves", "tides", "paper"];
-    const WHERE: [&str; 7] = ["islands", "the north", "old towns", "schools", "deserts", "harbours", "winter"];
+    const WHERE: [&str; 7] =
+        ["islands", "the north", "old towns", "schools", "deserts", "harbours", "winter"];
     format!("Write a short essay about {} in {} and why it matters.\n", WHAT[n % 8], WHERE[n / 8 % 7])
 }
 
@@ -213,7 +222,12 @@ async fn long_prompt(line: &Served, name: &str, report: &mut Report) -> anyhow::
     gaps.sort_by(f64::total_cmp);
     let one = |value| Median::of(vec![value]);
     let mut add = |what: &str, unit, value, bound| {
-        report.add(format!("{name}, {LONG} tokens beside {STREAMS} streams, {what}"), unit, one(value), bound);
+        report.add(
+            format!("{name}, {LONG} tokens beside {STREAMS} streams, {what}"),
+            unit,
+            one(value),
+            bound,
+        );
     };
     add("prompt read", "s", (read - sent).as_secs_f64(), None);
     add("usual gap", "ms", quantile(&gaps, 0.5), None);
@@ -231,7 +245,12 @@ fn gaps_within(events: &[(Instant, Value)], sent: Instant, read: Instant) -> Vec
 }
 
 /// The first token of prompts that begin with what was read before, and of prompts that nobody has seen.
-async fn known_beginning(line: &Served, name: &str, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
+async fn known_beginning(
+    line: &Served,
+    name: &str,
+    rounds: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let mut ratios = Vec::new();
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
     for round in 0..rounds {

@@ -1,0 +1,105 @@
+use std::time::SystemTime;
+
+use protocol::NodeId;
+
+use super::*;
+
+fn offer(valid: Duration) -> Offer {
+    Offer {
+        role: Role::Stage,
+        expires: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000)),
+        valid,
+    }
+}
+
+async fn invite(valid: Duration) -> (Invitation, Ticket, NodeId) {
+    let root = ClusterRoot::new().unwrap();
+    let id = root.id();
+    let invitation = Invitation::open(root, "127.0.0.1:0", offer(valid)).await.unwrap();
+    let ticket = invitation.ticket(invitation.local_addr().to_string());
+    (invitation, ticket, id)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_ticket_makes_one_machine_a_member_and_is_worth_nothing_then() {
+    let (invitation, ticket, root) = invite(LONG).await;
+    let key = NodeKey::generate().unwrap();
+    let node = key.id();
+    let waiting = tokio::spawn(invitation.wait());
+    let text = ticket.to_string();
+    let identity = join(&text.parse().unwrap(), key).await.unwrap();
+    assert_eq!((identity.node(), identity.membership().role), (node, Role::Stage));
+    assert_eq!(tls::public_key(identity.root()), Some(root));
+    let joined = waiting.await.unwrap().unwrap();
+    assert_eq!(crate::Membership::from_answer(&joined.membership).unwrap().node, node);
+    let again = join(&ticket, NodeKey::generate().unwrap()).await;
+    assert!(matches!(again, Err(JoinError::Connect { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_secret_is_refused_and_too_many_of_them_take_the_invitation_back() {
+    let (invitation, ticket, _) = invite(LONG).await;
+    let wrong = Ticket { secret: Secret([7; 32]), ..ticket.clone() };
+    let waiting = tokio::spawn(invitation.wait());
+    for _ in 1..MAX_WRONG {
+        let refused = join(&wrong, NodeKey::generate().unwrap()).await;
+        assert!(
+            matches!(&refused, Err(JoinError::Refused { reason }) if reason.contains("wrong")),
+            "{refused:?}"
+        );
+    }
+    join(&wrong, NodeKey::generate().unwrap()).await.unwrap_err();
+    assert!(matches!(waiting.await.unwrap(), Err(InviteError::Guessed)));
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn the_secret_is_not_told_to_somebody_else() {
+    let (mine, ticket, _) = invite(LONG).await;
+    drop(mine);
+    let (other, theirs, _) = invite(LONG).await;
+    let waiting = tokio::spawn(other.wait());
+    // Another cluster waits where the ticket says.
+    let misled = Ticket { address: theirs.address.clone(), ..ticket };
+    let refused = join(&misled, NodeKey::generate().unwrap()).await;
+    assert!(matches!(refused, Err(JoinError::Handshake { .. })), "{refused:?}");
+    join(&theirs, NodeKey::generate().unwrap()).await.unwrap();
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_invitation_that_nobody_takes_ends() {
+    let (invitation, ticket, _) = invite(Duration::from_millis(1)).await;
+    assert!(matches!(invitation.wait().await, Err(InviteError::Expired)));
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn garbage_and_members_of_the_line_do_not_disturb_an_invitation() {
+    let (invitation, ticket, _) = invite(LONG).await;
+    let waiting = tokio::spawn(invitation.wait());
+    let mut garbage = TcpStream::connect(&ticket.address).await.unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let silent = TcpStream::connect(&ticket.address).await.unwrap();
+    // A node of a line asks for links, which an invitation does not speak.
+    let (front, _) = Identity::ephemeral_cluster(1).unwrap();
+    crate::dial(&ticket.address, &front, None, &crate::DialOptions::default()).await.unwrap_err();
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    drop((garbage, silent));
+}
+
+#[test]
+fn tickets_are_read_back_and_nothing_else_is() {
+    let ticket = Ticket { address: "b.lan:7412".into(), root: NodeId([3; 32]), secret: Secret([0xab; 32]) };
+    let text = ticket.to_string();
+    let read: Ticket = format!(" {text}\n").parse().unwrap();
+    assert_eq!((read.address(), read.root, read.secret.0), ("b.lan:7412", ticket.root, ticket.secret.0));
+    assert!(!format!("{ticket:?}").contains("abab"), "the secret does not show");
+    for wrong in [&text[1..], &text[..text.len() - 5], &text.replace('@', ""), &text.replace("03", "0x"), ""]
+    {
+        assert!(wrong.parse::<Ticket>().is_err(), "{wrong}");
+    }
+}
