@@ -5,7 +5,7 @@ from conftest import API_KEY
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from paceline import SMOLLM2
 
@@ -15,6 +15,7 @@ HELLO = [SystemMessage("You are terse."), HumanMessage("Say hello.")]
 class Person(BaseModel):
     """A person."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=12)
     age: int = Field(ge=0, le=130)
 

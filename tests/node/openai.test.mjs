@@ -13,6 +13,8 @@ const client = new OpenAI({
   timeout: 90_000,
 });
 const hello = [{ role: "user", content: "Say hello." }];
+// The model ends its answer to this by itself, as some of the client's helpers demand.
+const capital = "What is the capital of France? Answer in one sentence.";
 const schema = {
   type: "object",
   properties: { city: { type: "string", maxLength: 12 }, days: { type: "integer", minimum: 1, maximum: 9 } },
@@ -49,7 +51,12 @@ test("a chat is answered, whole and in pieces", async () => {
 });
 
 test("the client's own helper puts a stream together", async () => {
-  const stream = client.chat.completions.stream({ model, messages: hello, temperature: 0, max_tokens: 12 });
+  const stream = client.chat.completions.stream({
+    model,
+    messages: [{ role: "user", content: capital }],
+    temperature: 0,
+    max_tokens: 48,
+  });
   let text = "";
   stream.on("content", (piece) => (text += piece));
   const final = await stream.finalChatCompletion();
@@ -133,7 +140,7 @@ test("three choices have log-probabilities", async () => {
 
 test("a response streams its events and is gone on from", async () => {
   const kinds = [];
-  const stream = client.responses.stream({ model, input: "Say hello.", temperature: 0, max_output_tokens: 12 });
+  const stream = client.responses.stream({ model, input: capital, temperature: 0, max_output_tokens: 48 });
   for await (const event of stream) kinds.push(event.type);
   const first = await stream.finalResponse();
   assert.equal(kinds[0], "response.created");
