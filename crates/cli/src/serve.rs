@@ -11,7 +11,7 @@ use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageA
 use llama::Vocab;
 use net::{DialOptions, Identity, LinkOptions};
 use protocol::{Generation, LayerRange, ModelId};
-use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server, Tls};
+use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
 use stage::Engine;
 use tokio::runtime::Handle;
@@ -287,6 +287,7 @@ fn model_info(
         chat_template: vocab.chat_template(None),
         bos: text(vocab.bos()),
         eos: text(vocab.eos()),
+        fill: vocab.fill().map(|[prefix, suffix, middle]| Fill { prefix, suffix, middle }),
         context,
         trained_context: model.arch_u32("context_length"),
         n_params: Some(n_params),

@@ -52,7 +52,7 @@ pub use connections::ConnectionLimits;
 pub use cors::{Cors, NoOrigin};
 pub use http::router;
 pub use seam::{
-    DepthStatus, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
+    DepthStatus, Fill, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
     StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};
