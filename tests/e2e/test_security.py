@@ -39,11 +39,11 @@ def test_https_with_keys_that_change_and_a_page_that_may_call(tmp_path, authorit
         authority.configure_trust(trusting)
         with httpx.Client(base_url=url, verify=trusting, timeout=60) as http:
             wait_until(lambda: http.get("/ready").status_code == 200, 90, lambda: serve.lines)
-            with OpenAI(base_url=f"{url}/v1", api_key="old", max_retries=0, http_client=http) as client:
-                answer = client.completions.create(model="default", prompt="One, two,", max_tokens=2, temperature=0)
-                assert answer.choices[0].text
-                chunks = client.completions.create(model="default", prompt="One, two,", max_tokens=2, stream=True)
-                assert list(chunks)[-1].choices[0].finish_reason == "length"
+            client = OpenAI(base_url=f"{url}/v1", api_key="old", max_retries=0, http_client=http)
+            answer = client.completions.create(model="default", prompt="One, two,", max_tokens=2, temperature=0)
+            assert answer.choices[0].text
+            chunks = client.completions.create(model="default", prompt="One, two,", max_tokens=2, stream=True)
+            assert list(chunks)[-1].choices[0].finish_reason == "length"
             status = lambda word: http.get("/v1/models", headers={"authorization": f"Bearer {word}"}).status_code
             assert (status("old"), status("new")) == (200, 401)
             keys.write_text("new\nanother\n")
