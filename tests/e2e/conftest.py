@@ -9,6 +9,8 @@ from prompts import ask
 
 # Positions per sequence of the shared line: short, so that a test can fill it.
 CONTEXT = 512
+# The key that the suites of unmodified clients send.
+API_KEY = "sk-of-the-suites"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +34,17 @@ def client(line):
     """The official client, talking to that line."""
     with OpenAI(base_url=f"{line.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def served(binary, tmp_path_factory):
+    """One guessing line of two processes that asks for a key: for the suites of unmodified clients, one after another."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"# of the suites\n{API_KEY}\n")
+    args = ("--stages", 2, "--threads", 1, "--ctx", 2048, "--speculate", "auto", "--api-key-file", keys)
+    with Serve(SMOLLM2, *args) as serve:
+        serve.wait_ready()
+        yield serve
 
 
 @pytest.fixture(scope="session")

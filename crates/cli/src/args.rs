@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use net::{Heartbeat, Shape, Ticket};
 use protocol::{KvType, RowDtype};
+use server::Cors;
 use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
@@ -115,6 +116,10 @@ pub struct ServeArgs {
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
     pub api_key_file: Option<PathBuf>,
+    /// For HTTPS: the certificate's file, and its key's.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Which web pages of other origins may call the API.
+    pub cors: Cors,
 }
 
 /// `paceline stage`.
@@ -363,7 +368,19 @@ impl ServeArgs {
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
+            tls: tls(flags.tls_cert, flags.tls_key)?,
+            cors: Cors::parse(&flags.cors.unwrap_or_default())
+                .map_err(|error| Usage(format!("--cors: {error}")))?,
         })
+    }
+}
+
+fn tls(certificate: Option<PathBuf>, key: Option<PathBuf>) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => usage("--tls-cert needs the certificate's private key: add --tls-key FILE"),
+        (None, Some(_)) => usage("--tls-key needs its certificate: add --tls-cert FILE"),
     }
 }
 

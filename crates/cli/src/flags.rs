@@ -262,16 +262,26 @@ pub(crate) struct ServeFlags {
     /// This machine's key and membership [default: those that `cluster new` or `cluster enroll --join` left]
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
-    /// Ask clients for one of the keys in this file, one a line
+    /// Ask clients for one of the keys in this file, one a line; a change of the file counts from the next request on
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// Speak HTTPS with this certificate (PEM, the server's own first); read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let web pages of these origins call the API, such as https://chat.example; * lets all [default: none]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    pub(crate) cors: Option<Vec<String>>,
     /// The name that the model answers to [default: its file's name without the ending]
     #[arg(long, value_name = "ID")]
     pub(crate) model_id: Option<String>,
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, heartbeat,
+    dead_after, cluster, api_key_file, tls_cert, tls_key, cors, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

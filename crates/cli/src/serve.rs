@@ -11,7 +11,7 @@ use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageA
 use llama::Vocab;
 use net::{DialOptions, Identity, LinkOptions};
 use protocol::{Generation, LayerRange, ModelId};
-use server::{Api, ApiConfig, ApiKeys, ModelInfo, Server};
+use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
 use stage::Engine;
 use tokio::runtime::Handle;
@@ -44,11 +44,13 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
             args.listen
         );
     }
+    let tls = args.tls.as_ref().map(|(certificate, key)| Tls::load(certificate, key)).transpose()?;
     // A cluster that is not there is told before anything takes time.
     let line = signals::line_runtime()?;
     let outset = Outset::of(&args, line.handle().clone())?;
     let runtime = signals::http_runtime()?;
-    let served = runtime.block_on(serve(args, outset, ApiConfig { api_keys, ..ApiConfig::default() }));
+    let config = ApiConfig { api_keys, cors: args.cors.clone(), ..ApiConfig::default() };
+    let served = runtime.block_on(serve(args, outset, Http { config, tls }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     line.shutdown_background();
     runtime.shutdown_background();
@@ -82,11 +84,18 @@ impl Outset {
     }
 }
 
-async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Result<()> {
+/// How HTTP is spoken.
+struct Http {
+    config: ApiConfig,
+    tls: Option<Tls>,
+}
+
+async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()> {
     let mut end = signals::EndSignals::listen()?;
-    let http = Server::bind(args.listen).await?;
-    let address = http.local_addr();
-    eprintln!("{} is starting on http://{address}", args.model_id);
+    let Http { config, tls } = http;
+    let http = Server::bind(args.listen).await?.with_tls(tls);
+    let url = http.url();
+    eprintln!("{} is starting on {url}", args.model_id);
     let line = Arc::new(ApiLine::default());
     line.starting("reading the model", None);
     let api = Api::new(Arc::clone(&line) as Arc<dyn server::Line>, config);
@@ -98,27 +107,26 @@ async fn serve(args: ServeArgs, outset: Outset, config: ApiConfig) -> anyhow::Re
     }));
     let started = tokio::select! {
         started = start(&args, outset, &line, &api) => started?,
-        served = &mut serving => return Ok(served??),
+        served = &mut serving => return Ok(served?),
         () = end.next() => return Ok(()),
     };
-    let watching =
-        tokio::spawn(announce(started.front.clone(), format!("{} at http://{address}", args.model_id)));
+    let watching = tokio::spawn(announce(started.front.clone(), format!("{} at {url}", args.model_id)));
     tokio::select! {
-        served = &mut serving => return Ok(served??),
+        served = &mut serving => return Ok(served?),
         () = end.next() => {
             api.close();
             eprintln!("Stopping: running requests may finish within {} s.", args.grace.as_secs_f32());
         }
     }
     tokio::select! {
-        served = &mut serving => return Ok(served??),
+        served = &mut serving => return Ok(served?),
         () = api.idle() => {}
         () = tokio::time::sleep(args.grace) => api.end(),
         () = end.next() => api.end(),
     }
     stop.send_replace(true);
     tokio::select! {
-        served = serving => served??,
+        served = serving => served?,
         // What is told last must still be read by clients that read slowly, but not for ever.
         () = tokio::time::sleep(LAST_WORDS) => {}
         () = end.next() => {}
@@ -279,6 +287,7 @@ fn model_info(
         chat_template: vocab.chat_template(None),
         bos: text(vocab.bos()),
         eos: text(vocab.eos()),
+        fill: vocab.fill().map(|[prefix, suffix, middle]| Fill { prefix, suffix, middle }),
         context,
         trained_context: model.arch_u32("context_length"),
         n_params: Some(n_params),

@@ -58,6 +58,21 @@ fn serve_needs_only_a_model() {
 }
 
 #[test]
+fn tls_needs_both_files_and_cors_needs_origins() {
+    let args =
+        serve("m --tls-cert c.pem --tls-key k.pem --cors https://a.example,http://localhost:3000").unwrap();
+    assert_eq!(args.tls, Some(("c.pem".into(), "k.pem".into())));
+    assert!(matches!(args.cors, server::Cors::Origins(origins) if origins.len() == 2));
+    let args = serve("m").unwrap();
+    assert_eq!((args.tls, args.cors), (None, server::Cors::Off));
+    assert_eq!(serve("m --cors *").unwrap().cors, server::Cors::Any);
+    assert_eq!(serve_over("m", "[serve]\ncors = ['*']\n").unwrap().cors, server::Cors::Any);
+    refused(serve("m --tls-cert c.pem"), "--tls-key");
+    refused(serve("m --tls-key k.pem"), "--tls-cert");
+    refused(serve("m --cors a.example"), "no origin");
+}
+
+#[test]
 fn model_by_reference_comes_later() {
     refused(serve("hf:org/model:Q4_K_M"), "later version");
 }

@@ -101,9 +101,14 @@ impl Grammars {
     /// # Errors
     /// If it cannot be read or followed, or what was said is not in it.
     pub fn start(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
-        let mut constraint = Constraint::new(self.matcher(grammar)?, grammar.after.as_deref());
+        let mut constraint = Constraint::new(self.matcher(grammar)?, grammar.after.as_ref());
         for &token in &grammar.said {
-            constraint.say(token)?;
+            match constraint.say(token) {
+                Ok(_) => {}
+                // It was given up before the interruption.
+                Err(_) if constraint.is_optional() => constraint.give_up(),
+                Err(error) => return Err(error),
+            }
         }
         Ok(constraint)
     }

@@ -3,40 +3,56 @@
 use llguidance::Matcher;
 use llguidance::api::StopReason;
 use llguidance::toktrie::TokTrie;
-use protocol::Token;
+use protocol::{After, Token};
 
 use crate::error::{GrammarError, first_line};
 
 /// A place in a grammar. It moves with the tokens that are certain, one by one.
 pub struct Constraint {
     matcher: Matcher,
-    /// Tokens that `matcher` has heard.
+    /// Tokens that `matcher` has heard since the wait was over.
     n_heard: usize,
     wait: Option<Wait>,
+    /// A grammar that may never begin was given up: nothing is asked any more.
+    is_given_up: bool,
 }
 
 /// The text before the grammar begins.
 struct Wait {
     mark: String,
+    /// Whether the answer may end in here.
+    may_end: bool,
     text: Vec<u8>,
     /// Where each token's text ends.
     ends: Vec<usize>,
-    is_over: bool,
+    /// How many tokens `matcher` has heard of what the mark's last token said beyond it, once that has come.
+    over: Option<usize>,
 }
 
 impl Wait {
-    /// One more token; whether it completes the mark.
-    fn hear(&mut self, bytes: &[u8]) {
-        let before = self.text.len().saturating_sub(self.mark.len().saturating_sub(1));
-        self.text.extend_from_slice(bytes);
-        self.ends.push(self.text.len());
-        self.is_over = self.text[before..].windows(self.mark.len()).any(|text| text == self.mark.as_bytes());
+    fn of(after: &After) -> Self {
+        let mark = after.text.clone();
+        Self { mark, may_end: after.may_end, text: Vec::new(), ends: Vec::new(), over: None }
     }
 
-    fn take_back(&mut self, n: usize) {
-        self.is_over &= n == 0;
+    /// One more token. What it says beyond the mark, if it completes that.
+    fn hear(&mut self, bytes: &[u8]) -> Option<&[u8]> {
+        let len = self.mark.len();
+        let before = self.text.len().saturating_sub(len - 1);
+        self.text.extend_from_slice(bytes);
+        self.ends.push(self.text.len());
+        let at = self.text[before..].windows(len).position(|text| text == self.mark.as_bytes())?;
+        Some(&self.text[before + at + len..])
+    }
+
+    /// Takes back the last `n` tokens; how many the matcher has to take back for it.
+    fn take_back(&mut self, n: usize) -> usize {
+        if n == 0 {
+            return 0;
+        }
         self.ends.truncate(self.ends.len().saturating_sub(n));
         self.text.truncate(self.ends.last().copied().unwrap_or(0));
+        self.over.take().unwrap_or(0)
     }
 }
 
@@ -47,25 +63,34 @@ impl std::fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    pub(crate) fn new(matcher: Matcher, after: Option<&str>) -> Self {
-        let wait = after.filter(|mark| !mark.is_empty()).map(|mark| Wait {
-            mark: mark.to_owned(),
-            text: Vec::new(),
-            ends: Vec::new(),
-            is_over: false,
-        });
-        Self { matcher, n_heard: 0, wait }
+    pub(crate) fn new(matcher: Matcher, after: Option<&After>) -> Self {
+        let wait = after.filter(|after| !after.text.is_empty()).map(Wait::of);
+        Self { matcher, n_heard: 0, wait, is_given_up: false }
     }
 
     const fn is_waiting(&self) -> bool {
-        matches!(&self.wait, Some(wait) if !wait.is_over)
+        matches!(&self.wait, Some(Wait { over: None, .. }))
+    }
+
+    /// Whether the answer may end before the grammar begins.
+    pub(crate) const fn is_optional(&self) -> bool {
+        matches!(&self.wait, Some(Wait { may_end: true, .. }))
+    }
+
+    /// Asks nothing of what follows.
+    pub(crate) const fn give_up(&mut self) {
+        self.is_given_up = true;
     }
 
     /// Forbids the tokens that cannot come next: their logits become minus infinity.
     ///
     /// # Errors
-    /// If finding out takes more than a stage can spare. The grammar cannot be followed any further then.
+    /// If finding out takes more than a stage can spare. The grammar cannot be followed any further then; one that did not
+    /// have to begin is given up without an error.
     pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
+        if self.is_given_up || (self.is_waiting() && self.is_optional()) {
+            return Ok(());
+        }
         if self.is_waiting() {
             let env = self.matcher.tok_env().map_err(|error| self.broken(&error))?;
             for &end in env.tok_trie().eos_tokens() {
@@ -75,7 +100,14 @@ impl Constraint {
             }
             return Ok(());
         }
-        let allowed = self.matcher.compute_mask_or_eos().map_err(|error| self.broken(&error))?;
+        let allowed = match self.matcher.compute_mask_or_eos() {
+            Ok(allowed) => allowed,
+            Err(_) if self.is_optional() => {
+                self.is_given_up = true;
+                return Ok(());
+            }
+            Err(error) => return Err(self.broken(&error)),
+        };
         for (words, logits) in allowed.as_slice().iter().zip(logits.chunks_mut(32)) {
             match words {
                 0 => logits.fill(f32::NEG_INFINITY),
@@ -99,15 +131,12 @@ impl Constraint {
     /// If it may not be said here. The place is lost then.
     pub fn say(&mut self, token: Token) -> Result<bool, GrammarError> {
         let id = u32::try_from(token.0).map_err(|_| GrammarError::Left { token })?;
-        if let Some(wait) = self.wait.as_mut().filter(|wait| !wait.is_over) {
-            let env = self.matcher.tok_env().map_err(|error| GrammarError::unusable(&error))?;
-            let trie = env.tok_trie();
-            if id as usize >= trie.vocab_size() || trie.eos_tokens().contains(&id) {
-                return Err(GrammarError::Left { token });
-            }
-            let bytes = trie.token(id);
-            wait.hear(bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes));
+        if self.is_given_up {
             return Ok(false);
+        }
+        if let Some(wait) = self.wait.as_mut().filter(|wait| wait.over.is_none()) {
+            wait_on(&mut self.matcher, wait, id)?;
+            return Ok(self.is_over());
         }
         match self.matcher.try_consume_tokens(&[id]) {
             Ok(1) => {
@@ -115,6 +144,10 @@ impl Constraint {
                 Ok(self.is_over())
             }
             Ok(_) => Err(GrammarError::Left { token }),
+            Err(_) if self.is_optional() => {
+                self.is_given_up = true;
+                Ok(false)
+            }
             Err(error) => Err(self.broken(&error)),
         }
     }
@@ -122,7 +155,7 @@ impl Constraint {
     /// Whether the grammar allows nothing more.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.matcher.is_stopped()
+        !self.is_given_up && self.matcher.is_stopped()
     }
 
     /// Says as many of these as are allowed, up to the grammar's end.
@@ -140,19 +173,17 @@ impl Constraint {
     /// Takes back the last `n` tokens; false if that is no longer possible.
     pub(crate) fn take_back(&mut self, n: usize) -> bool {
         let of_grammar = n.min(self.n_heard);
-        if self.matcher.rollback(of_grammar).is_err() {
+        let of_mark = self.wait.as_mut().map_or(0, |wait| wait.take_back(n - of_grammar));
+        if self.is_given_up || self.matcher.rollback(of_grammar + of_mark).is_err() {
             return false;
         }
         self.n_heard -= of_grammar;
-        if let Some(wait) = &mut self.wait {
-            wait.take_back(n - of_grammar);
-        }
         true
     }
 
     /// The tokens that must come next, as far as there is no choice.
     pub(crate) fn forced(&mut self) -> Vec<Token> {
-        if self.is_waiting() || self.is_over() {
+        if self.is_given_up || self.is_waiting() || self.is_over() {
             return Vec::new();
         }
         self.matcher.compute_ff_tokens().into_iter().map(|id| Token(id.cast_signed())).collect()
@@ -166,4 +197,29 @@ impl Constraint {
         };
         GrammarError::TooComplex { reason }
     }
+}
+
+/// One more token before the grammar begins. What it says beyond the mark belongs to the grammar, if it fits there; else a
+/// grammar that must begin begins behind it, and one that may goes on waiting.
+fn wait_on(matcher: &mut Matcher, wait: &mut Wait, id: u32) -> Result<(), GrammarError> {
+    let token = Token(id.cast_signed());
+    let env = matcher.tok_env().map_err(|error| GrammarError::unusable(&error))?;
+    let trie = env.tok_trie();
+    let ends = trie.eos_tokens().contains(&id);
+    if id as usize >= trie.vocab_size() || (ends && !wait.may_end) {
+        return Err(GrammarError::Left { token });
+    }
+    let bytes = if ends { &[][..] } else { trie.token(id) };
+    let rest = match wait.hear(bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)) {
+        None => return Ok(()),
+        Some(rest) => env.tokenize_bytes(rest),
+    };
+    let fits = rest.is_empty() || matches!(matcher.validate_tokens(&rest), Ok(n) if n == rest.len());
+    if fits {
+        let heard = matcher.try_consume_tokens(&rest).map_err(|error| GrammarError::unusable(&error))?;
+        wait.over = Some(heard);
+    } else if !wait.may_end {
+        wait.over = Some(0);
+    }
+    Ok(())
 }

@@ -5,6 +5,8 @@
 //! sampling, links, HTTP, or why somebody wants a grammar.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod calls;
 mod compile;
 mod constraint;
 mod error;

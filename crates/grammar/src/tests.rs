@@ -1,4 +1,4 @@
-use protocol::{Epoch, Grammar, GrammarKind, Token};
+use protocol::{After, Epoch, Grammar, GrammarKind, Token};
 use serde_json::json;
 use spec::{Answer, Ask, Proposer};
 
@@ -217,7 +217,7 @@ fn a_token_that_is_forced_is_the_only_one_allowed() {
 
 #[test]
 fn a_grammar_may_wait_for_the_end_of_the_reasoning() {
-    let grammar = Grammar { after: Some("</think>".into()), ..regex("yes|no") };
+    let grammar = Grammar { after: Some(After::must("</think>")), ..regex("yes|no") };
     let mut constraint = start(&grammar);
     let n_tokens = Toy.n_tokens();
     for token in Toy.tokenize("hm {\"a</thin") {
@@ -239,8 +239,69 @@ fn a_grammar_may_wait_for_the_end_of_the_reasoning() {
 }
 
 #[test]
+fn a_grammar_that_may_never_begin_lets_everything_through_until_its_mark() {
+    let calls = regex("[ ]?(ab)+;");
+    let grammar = Grammar { after: Some(After::may("<call>")), ..calls };
+    let mut constraint = start(&grammar);
+    for token in Toy.tokenize("text <cal") {
+        assert_eq!(allowed(&mut constraint).len(), Toy.n_tokens(), "also the end");
+        assert!(!constraint.say(token).unwrap());
+    }
+    assert!(!constraint.say(END).unwrap(), "who goes on after an end goes on waiting");
+    for token in Toy.tokenize("<call>") {
+        constraint.say(token).unwrap();
+    }
+    let ab = Token(256 + 7);
+    assert_eq!(allowed(&mut constraint), [Token(i32::from(b' ')), Token(i32::from(b'a')), ab]);
+    assert!(matches!(constraint.say(END), Err(GrammarError::Left { .. })));
+    constraint.say(ab).unwrap();
+    assert!(constraint.say(Token(i32::from(b';'))).unwrap(), "the grammar's end ends the answer");
+
+    let mut source = Forced::new(start(&grammar));
+    source.begin(&[]);
+    assert_eq!(guesses(&mut source, "no <cal", 9), "");
+    assert_eq!(guesses(&mut source, "no <call> ", 9), "ab");
+    assert_eq!(guesses(&mut source, "no <call;", 9), "", "it was none");
+    assert_eq!(guesses(&mut source, "no <call> ab", 9), "", "either a or the end");
+}
+
+#[test]
+fn what_a_token_says_beyond_the_mark_belongs_to_the_grammar() {
+    // One token says the mark's last letter and the answer's first: `ab`.
+    let grammar = |after| Grammar { after: Some(after), ..regex("b[xy]") };
+    let x_or_y = [b'x', b'y'].map(|byte| Token(i32::from(byte)));
+    let ab = Token(256 + 7);
+    for after in [After::must("(a"), After::may("(a")] {
+        let mut constraint = start(&grammar(after));
+        constraint.say(Token(i32::from(b'('))).unwrap();
+        constraint.say(ab).unwrap();
+        assert_eq!(allowed(&mut constraint), x_or_y);
+        assert!(constraint.take_back(1));
+        constraint.say(Token(i32::from(b'a'))).unwrap();
+        assert_eq!(allowed(&mut constraint), [Token(i32::from(b'b'))], "taken back and said in another way");
+    }
+    // What does not fit was no beginning.
+    let mut constraint = start(&Grammar { after: Some(After::may("(a")), ..regex("c") });
+    constraint.say(Token(i32::from(b'('))).unwrap();
+    constraint.say(ab).unwrap();
+    assert_eq!(allowed(&mut constraint).len(), Toy.n_tokens());
+}
+
+#[test]
+fn tokens_are_named_by_their_numbers_in_a_grammar() {
+    let call = END.0 + 1;
+    let grammar = Grammar::new(GrammarKind::Lark, format!("start: \"a\" <[{call}]> \"b\" <[{}]>?", 256));
+    let mut constraint = start(&grammar);
+    constraint.say(Token(i32::from(b'a'))).unwrap();
+    assert_eq!(allowed(&mut constraint), [Token(call)]);
+    constraint.say(Token(call)).unwrap();
+    constraint.say(Token(i32::from(b'b'))).unwrap();
+    assert_eq!(allowed(&mut constraint), [Token(256), END], "one that is text, too");
+}
+
+#[test]
 fn an_interrupted_answer_goes_on_in_its_grammar() {
-    let whole = Grammar { after: Some("</think>".into()), ..regex("yes|no") };
+    let whole = Grammar { after: Some(After::must("</think>")), ..regex("yes|no") };
     let at = |said: &str| start(&Grammar { said: Toy.tokenize(said), ..whole.clone() });
     assert_eq!(allowed(&mut at("so</think>ye")), [Token(i32::from(b's'))]);
     assert_eq!(allowed(&mut at("so</th")).len(), Toy.n_tokens() - 1);

@@ -151,6 +151,19 @@ impl Vocab {
         self.known(unsafe { sys::llama_vocab_eos(self.raw()) })
     }
 
+    /// The tokens around the text before a gap and the one behind it, and the one that asks for what is missing; none unless
+    /// the model has all three.
+    #[must_use]
+    pub fn fill(&self) -> Option<[Token; 3]> {
+        // SAFETY: the vocabulary is live.
+        let prefix = self.known(unsafe { sys::llama_vocab_fim_pre(self.raw()) })?;
+        // SAFETY: as above.
+        let suffix = self.known(unsafe { sys::llama_vocab_fim_suf(self.raw()) })?;
+        // SAFETY: as above.
+        let middle = self.known(unsafe { sys::llama_vocab_fim_mid(self.raw()) })?;
+        Some([prefix, suffix, middle])
+    }
+
     /// Whether [`Vocab::tokenize`] with `add_special` puts [`Vocab::bos`] first.
     #[must_use]
     pub fn adds_bos(&self) -> bool {

@@ -23,7 +23,7 @@ pub use control::{
 pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
 pub use ids::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, SeqId, StageIndex, Token, WindowId};
 pub use rows::{RowDtype, RowError, Rows};
-pub use sampling::{DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams};
+pub use sampling::{After, DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams};
 pub use work::{
     Chunk, Close, Company, End, Fork, Frame, Open, Park, Reuse, StageTiming, TokenLogprobs, Verdict, Window,
     Work,

@@ -51,9 +51,8 @@ pub struct Grammar {
     pub kind: GrammarKind,
     /// At most [`crate::limits::MAX_GRAMMAR_BYTES`] bytes.
     pub text: String,
-    /// Nothing is asked of the answer before it has said this, such as the end of its reasoning; nor may it end. At most
-    /// [`crate::limits::MAX_TEXT`] bytes.
-    pub after: Option<String>,
+    /// What the answer has to say before anything is asked of it; else the grammar is that of the whole answer.
+    pub after: Option<After>,
     /// What the answer has said already, in a sequence that goes on from an interrupted one; else nothing.
     pub said: Vec<Token>,
 }
@@ -63,6 +62,30 @@ impl Grammar {
     #[must_use]
     pub fn new(kind: GrammarKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into(), after: None, said: Vec::new() }
+    }
+}
+
+/// A text behind which a grammar begins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct After {
+    /// At most [`crate::limits::MAX_TEXT`] bytes.
+    pub text: String,
+    /// Whether the answer may also end without it, as one may that calls no tool. If not, it has to come, as the end of
+    /// reasoning has.
+    pub may_end: bool,
+}
+
+impl After {
+    /// A text that has to come.
+    #[must_use]
+    pub fn must(text: impl Into<String>) -> Self {
+        Self { text: text.into(), may_end: false }
+    }
+
+    /// A text that may come.
+    #[must_use]
+    pub fn may(text: impl Into<String>) -> Self {
+        Self { text: text.into(), may_end: true }
     }
 }
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::http::HeaderValue;
 use protocol::Token;
 use tokio::sync::Semaphore;
 
 use crate::auth::ApiKeys;
+use crate::cors::Cors;
 use crate::drain::{Drain, Running};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -41,18 +41,6 @@ impl Default for ApiConfig {
             keep_alive: limits::KEEP_ALIVE,
         }
     }
-}
-
-/// Which web pages of other origins may call the API.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Cors {
-    /// None.
-    #[default]
-    Off,
-    /// All.
-    Any,
-    /// Those of these origins, such as `https://chat.example`.
-    Origins(Vec<HeaderValue>),
 }
 
 /// The API's state. Clones share it. The model may come later: until then requests get 503.

@@ -5,13 +5,20 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use crate::limits::MAX_KEY_FILE_BYTES;
+use crate::current::Current;
+use crate::limits::{MAX_KEY_FILE_BYTES, MAX_KEYS};
 
-/// Keys that let a request in.
+/// Where Anthropic's clients send their key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Keys that let a request in: those that their file holds now. Clones share them.
 #[derive(Clone)]
-pub struct ApiKeys {
+pub struct ApiKeys(Current<Keys>);
+
+/// The keys of one version of the file.
+struct Keys {
     hashes: Vec<blake3::Hash>,
 }
 
@@ -37,11 +44,26 @@ pub enum KeyFileError {
 }
 
 impl ApiKeys {
-    /// Reads a file with one key per line; empty lines and lines that start with `#` do not count.
+    /// Reads a file with one key per line; empty lines and lines that start with `#` do not count. It is read again when
+    /// it changes; a version that cannot be used is passed over.
     ///
     /// # Errors
-    /// If the file cannot be read, has more than 1 MiB, holds no key, or a key with characters that cannot be sent.
+    /// If the file cannot be read, has more than 1 MiB or 10000 keys, holds no key, or a key with characters that cannot
+    /// be sent.
     pub fn load(path: &Path) -> Result<Self, KeyFileError> {
+        let file = path.to_owned();
+        Current::new(vec![path.to_owned()], move || Keys::load(&file)).map(Self)
+    }
+
+    /// Whose key a request carries, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.
+    pub(crate) fn allow(&self, headers: &HeaderMap) -> Option<Caller> {
+        let keys = self.0.get();
+        keys.bearer(headers.get(header::AUTHORIZATION)).or_else(|| keys.bare(headers.get(API_KEY)))
+    }
+}
+
+impl Keys {
+    fn load(path: &Path) -> Result<Self, KeyFileError> {
         let read = |source| KeyFileError::Read { path: path.into(), source };
         let file = std::fs::File::open(path).map_err(read)?;
         let mut text = String::new();
@@ -59,23 +81,25 @@ impl ApiKeys {
         if keys.is_empty() {
             return Err("the file holds no API key; write one per line");
         }
+        if keys.len() > MAX_KEYS {
+            return Err("the file holds more than 10000 API keys; strike out those that nobody uses");
+        }
         if !keys.iter().all(|key| key.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err("an API key may hold only visible ASCII characters; write one per line");
         }
         Ok(Self { hashes: keys.iter().map(|key| blake3::hash(key.as_bytes())).collect() })
     }
 
-    /// Whose key the `Authorization` header carries. Takes the same time for any wrong key.
-    pub(crate) fn allow(&self, authorization: Option<&HeaderValue>) -> Option<Caller> {
+    fn bearer(&self, authorization: Option<&HeaderValue>) -> Option<Caller> {
         let (scheme, key) = authorization?.to_str().ok()?.split_once(' ')?;
         self.find(key).filter(|_| scheme.eq_ignore_ascii_case("bearer"))
     }
 
-    /// Whose key the `x-api-key` header is, which Anthropic's clients send.
-    pub(crate) fn allow_bare(&self, key: Option<&HeaderValue>) -> Option<Caller> {
+    fn bare(&self, key: Option<&HeaderValue>) -> Option<Caller> {
         self.find(key?.to_str().ok()?)
     }
 
+    /// Takes the same time for any wrong key.
     fn find(&self, key: &str) -> Option<Caller> {
         let hash = blake3::hash(key.trim().as_bytes());
         // Equality of `blake3::Hash` takes constant time; `|` asks every key.
@@ -120,7 +144,7 @@ fn short(hash: &blake3::Hash) -> u64 {
 
 impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ApiKeys({})", self.hashes.len())
+        write!(f, "ApiKeys({})", self.0.get().hashes.len())
     }
 }
 
@@ -130,20 +154,19 @@ mod tests {
 
     #[test]
     fn keys_are_lines_and_comments_are_not() {
-        let keys = ApiKeys::parse("# team\nsk-one\n\n  sk-two  \n").unwrap();
-        let allow = |value: &'static str| keys.allow(Some(&HeaderValue::from_static(value))).is_some();
+        let keys = Keys::parse("# team\nsk-one\n\n  sk-two  \n").unwrap();
+        let allow = |value: &'static str| keys.bearer(Some(&HeaderValue::from_static(value))).is_some();
         assert!(allow("Bearer sk-one") && allow("bearer sk-two"));
         assert!(
             !allow("Bearer # team") && !allow("Bearer sk-on") && !allow("Basic sk-one") && !allow("sk-one")
         );
-        assert!(!allow("Bearer ") && keys.allow(None).is_none());
-        assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
+        assert!(!allow("Bearer ") && keys.bearer(None).is_none());
     }
 
     #[test]
     fn callers_and_names_are_told_apart() {
-        let keys = ApiKeys::parse("one\ntwo").unwrap();
-        let caller = |value: &'static str| keys.allow_bare(Some(&HeaderValue::from_static(value))).unwrap();
+        let keys = Keys::parse("one\ntwo").unwrap();
+        let caller = |value: &'static str| keys.bare(Some(&HeaderValue::from_static(value))).unwrap();
         let spaces = [
             caller("one").namespace(None),
             caller("two").namespace(None),
@@ -153,13 +176,33 @@ mod tests {
         ];
         let distinct: std::collections::BTreeSet<u64> = spaces.into_iter().collect();
         assert_eq!(distinct.len(), spaces.len());
-        assert_eq!(caller("one"), keys.allow(Some(&HeaderValue::from_static("Bearer one"))).unwrap());
+        assert_eq!(caller("one"), keys.bearer(Some(&HeaderValue::from_static("Bearer one"))).unwrap());
+    }
+
+    #[test]
+    fn a_key_is_good_for_as_long_as_the_file_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        std::fs::write(&path, "one\n").unwrap();
+        let keys = ApiKeys::load(&path).unwrap();
+        let allow = |key: &'static str| {
+            keys.allow(&HeaderMap::from_iter([(API_KEY, HeaderValue::from_static(key))])).is_some()
+        };
+        assert!(allow("one") && !allow("two"));
+        std::fs::write(&path, "two\nthree\n").unwrap();
+        assert!(!allow("one") && allow("two"));
+        assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
+        std::fs::write(&path, "").unwrap();
+        assert!(allow("two"), "a file without keys must lock nobody out, nor let everyone in");
+        assert!(!allow("one"));
     }
 
     #[test]
     fn files_without_a_usable_key_are_errors() {
-        assert!(ApiKeys::parse("\n# none\n").is_err());
-        assert!(ApiKeys::parse("two words").is_err());
+        assert!(Keys::parse("\n# none\n").is_err());
+        assert!(Keys::parse("two words").is_err());
+        assert!(Keys::parse(&"key\n".repeat(MAX_KEYS)).is_ok());
+        assert!(Keys::parse(&"key\n".repeat(MAX_KEYS + 1)).is_err());
         let folder = tempfile::tempdir().unwrap();
         let missing = ApiKeys::load(&folder.path().join("keys")).unwrap_err();
         assert!(matches!(missing, KeyFileError::Read { .. }), "{missing}");

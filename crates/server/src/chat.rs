@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use protocol::{GrammarKind, Token};
+use protocol::{After, GrammarKind, Token};
 
 use crate::api::{Api, Model};
+use crate::call_grammar::CallGrammar;
 use crate::error::ApiError;
 use crate::generation::{self, Generation, Job};
 use crate::request::ChatRequest;
 use crate::structured::Form;
-use crate::tools::{ToolChoice, Tools};
+use crate::tools::ToolChoice;
 use crate::turn::{CallForm, Reading, Syntax};
-use crate::{body, call_grammar, prompt, tools};
+use crate::{body, prompt, tools};
 
 /// Where gpt-oss begins its answer.
 const FINAL: &str = "<|channel|>final<|message|>";
@@ -87,7 +88,12 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
         }
         text.push_str(&opening);
     }
-    let form = form_of(options.form, &tools, &syntax, thinking)?;
+    let calls = CallGrammar { tools: &tools, form: syntax.calls, tokenizer: model.tokenizer.as_ref() };
+    let form = form_of(options.form, &calls, &syntax, thinking)?.or_else(|| {
+        // Who goes on behind the end of a turn may write anything there.
+        let grammar = calls.once_begun().filter(|_| tools.choice == ToolChoice::Auto && !options.ignore_eos);
+        grammar.filter(|_| !tools.list.is_empty()).map(|grammar| Form { grammar, param: "tools" })
+    });
     if !show_reasoning {
         (syntax.thinking, thinking) = (None, false);
     }
@@ -95,6 +101,7 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
     let reading = Reading {
         syntax: (!only_text).then_some(syntax),
         tools: tools.names().map(str::to_owned).collect(),
+        texts: tools.texts(),
         thinking,
         single: !tools.parallel,
         opening,
@@ -105,19 +112,18 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
 /// The form of the turn: a call that the client insists on, else what it asked for, once the model has thought.
 fn form_of(
     asked: Option<Form>,
-    tools: &Tools,
+    calls: &CallGrammar<'_>,
     syntax: &Syntax,
     thinking: bool,
 ) -> Result<Option<Form>, ApiError> {
-    if !matches!(tools.choice, ToolChoice::Auto | ToolChoice::None) {
-        let call = call_grammar::after_opening(tools, syntax.calls);
-        return Ok(call.map(|grammar| Form { grammar, param: "tools" }));
+    if let Some(grammar) = calls.after_opening() {
+        return Ok(Some(Form { grammar, param: "tools" }));
     }
     let Some(mut form) = asked else { return Ok(None) };
-    if !tools.list.is_empty() {
+    if !calls.tools.list.is_empty() {
         let union = Some(&form.grammar)
             .filter(|grammar| grammar.kind == GrammarKind::JsonSchema)
-            .and_then(|grammar| call_grammar::answer_or_call(&grammar.text, tools, syntax.calls));
+            .and_then(|grammar| calls.answer_or_call(&grammar.text));
         form.grammar = union.ok_or_else(|| {
             let message = format!(
                 "`{}` beside `tools` is not supported for this model: leave one out, or set `tool_choice`",
@@ -127,8 +133,8 @@ fn form_of(
         })?;
     }
     form.grammar.after = match syntax.thinking {
-        _ if syntax.calls == CallForm::Harmony => Some(FINAL.to_owned()),
-        Some((_, close)) if thinking => Some(close.to_owned()),
+        _ if syntax.calls == CallForm::Harmony => Some(After::must(FINAL)),
+        Some((_, close)) if thinking => Some(After::must(close)),
         _ => None,
     };
     Ok(Some(form))

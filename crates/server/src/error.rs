@@ -40,6 +40,10 @@ pub(crate) enum ApiError {
     MethodNotAllowed(String),
     #[error("the body has more than {limit} bytes: send less")]
     TooLarge { limit: usize },
+    #[error("the request's head has more than {bytes} bytes or {headers} headers: send less")]
+    HeadTooLarge { bytes: usize, headers: usize },
+    #[error("there are {limit} connections already: close idle ones, or try again in a moment")]
+    TooManyConnections { limit: usize },
     #[error("the body did not arrive within {} s", .0.as_secs())]
     TooSlow(std::time::Duration),
     #[error("the request was cancelled on the server")]
@@ -96,7 +100,10 @@ impl ApiError {
             Self::UnknownModel { .. } | Self::UnknownResponse(_) | Self::UnknownUrl(_) => {
                 StatusCode::NOT_FOUND
             }
-            Self::NotReady { .. } | Self::LineLost(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotReady { .. } | Self::LineLost(_) | Self::TooManyConnections { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::QueueFull { .. } | Self::QueueTimeout(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -120,6 +127,8 @@ impl ApiError {
             Self::UnknownUrl(_) => "unknown_url",
             Self::MethodNotAllowed(_) => "method_not_allowed",
             Self::TooLarge { .. } => "request_too_large",
+            Self::HeadTooLarge { .. } => "headers_too_large",
+            Self::TooManyConnections { .. } => "too_many_connections",
             Self::TooSlow(_) => "request_timeout",
             Self::Cancelled => "cancelled",
             Self::LineLost(_) => "line_lost",

@@ -94,8 +94,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
     let Job { prompts, options, param, reading } = job;
     let mut sampler = options.sampler.clone();
     if let Some(form) = &options.form {
-        structured::check(api, model, form).await?;
-        sampler.grammar = Some(form.grammar.clone());
+        sampler.grammar = structured::check(api, model, form).await?;
     }
     let seed = options.seed.unwrap_or_else(draw_seed);
     let marks: Arc<[Token]> = if reading.syntax.is_some() { model.marks.clone() } else { Arc::new([]) };

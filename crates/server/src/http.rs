@@ -5,30 +5,27 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, Any as AnyValue, CorsLayer};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::api::{Api, Cors};
+use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
 use crate::{limits, openapi, responses, routes, utility};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Where Anthropic's clients send their key.
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
 /// All routes over `api`.
 pub fn router(api: Api) -> Router {
-    let cors = cors(&api.config().cors);
+    let cors = api.config().cors.layer();
     let body_limit = DefaultBodyLimit::max(api.config().max_body_bytes);
     let router = Router::new()
         .route("/health", get(routes::health))
@@ -54,22 +51,13 @@ pub fn router(api: Api) -> Router {
         .fallback(routes::unknown_url)
         .layer(body_limit)
         .layer(middleware::from_fn_with_state(api.clone(), require_key))
+        .layer(middleware::from_fn(check_head))
         .layer(CatchPanicLayer::custom(panicked));
     let router = match cors {
         Some(cors) => router.layer(cors),
         None => router,
     };
     router.layer(middleware::from_fn_with_state(api.clone(), name_request)).with_state(api)
-}
-
-fn cors(cors: &Cors) -> Option<CorsLayer> {
-    let origins = match cors {
-        Cors::Off => return None,
-        Cors::Any => AllowOrigin::any(),
-        Cors::Origins(origins) => AllowOrigin::list(origins.clone()),
-    };
-    let layer = CorsLayer::new().allow_origin(origins).allow_methods(AnyValue).allow_headers(AnyValue);
-    Some(layer.expose_headers([REQUEST_ID]))
 }
 
 /// Lets only those in who have a key, and notes who asks.
@@ -80,16 +68,32 @@ async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
     {
-        let (bearer, bare) = (request.headers().get(header::AUTHORIZATION), request.headers().get(API_KEY));
-        let Some(caller) = keys.allow(bearer).or_else(|| keys.allow_bare(bare)) else {
-            if request.uri().path().starts_with(messages::PATH) {
-                return MessagesError(ApiError::Unauthorised).into_response();
-            }
-            return ApiError::Unauthorised.into_response();
+        let Some(caller) = keys.allow(request.headers()) else {
+            return refusal(&request, ApiError::Unauthorised);
         };
         request.extensions_mut().insert(caller);
     }
     next.run(request).await
+}
+
+/// Refuses heads that are too large before anybody reads them.
+async fn check_head(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let size = headers.iter().fold(path, |sum, (name, value)| sum + name.as_str().len() + value.len());
+    if size > limits::MAX_HEAD_BYTES || headers.len() > limits::MAX_HEADERS {
+        let error = ApiError::HeadTooLarge { bytes: limits::MAX_HEAD_BYTES, headers: limits::MAX_HEADERS };
+        return refusal(&request, error);
+    }
+    next.run(request).await
+}
+
+/// An error in the form that the route's clients know.
+fn refusal(request: &Request, error: ApiError) -> Response {
+    if request.uri().path().starts_with(messages::PATH) {
+        return MessagesError(error).into_response();
+    }
+    error.into_response()
 }
 
 /// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it. Counts the

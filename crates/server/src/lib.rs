@@ -11,7 +11,10 @@ mod best;
 mod body;
 mod call_grammar;
 mod chat;
+mod connections;
 mod conversation;
+mod cors;
+mod current;
 mod drain;
 mod error;
 mod fields;
@@ -37,16 +40,20 @@ mod structured;
 mod template;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod tools;
 mod turn;
 mod utf8;
 mod utility;
 
-pub use api::{Api, ApiConfig, Cors, ModelAlreadySet};
+pub use api::{Api, ApiConfig, ModelAlreadySet};
 pub use auth::{ApiKeys, KeyFileError};
+pub use connections::ConnectionLimits;
+pub use cors::{Cors, NoOrigin};
 pub use http::router;
 pub use seam::{
-    DepthStatus, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
+    DepthStatus, Fill, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
     StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};
+pub use tls::{Tls, TlsFileError};

@@ -44,5 +44,27 @@ pub(crate) const GRAMMAR_PLACES: usize = 2;
 pub(crate) const MAX_CHOICE_TEXTS: usize = 1024;
 /// Bytes in an API key file: thousands of keys.
 pub(crate) const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
+/// API keys in it; all of them are compared with the key of every request, which takes some 100 µs for so many.
+pub(crate) const MAX_KEYS: usize = 10_000;
+/// Bytes in a file of certificates or of a private key: a chain has some KiB.
+pub(crate) const MAX_PEM_BYTES: u64 = 1 << 20;
+/// Connections at once: the queue and the running requests are far fewer, the rest are idle or hostile.
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
+/// Connections beyond those that are told so at once; any more are closed without a word.
+pub(crate) const MAX_REFUSALS: usize = 64;
+/// How long a refused client may take to read its refusal.
+pub(crate) const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// How long a client may take to send the head of a request, or keep a connection without one.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(30);
+/// How long a TLS handshake may take: a few round trips over the slowest network.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Bytes in the head of a request, path included: proxies and browsers send a few KiB.
+pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
+/// Headers of a request: behind several proxies there are some thirty.
+pub(crate) const MAX_HEADERS: usize = 100;
+/// Where reading a head stops, in multiples of the two limits above: up to there a client hears which one it broke.
+pub(crate) const HEAD_SLACK: usize = 2;
+/// Before the next attempt to accept a connection when the system has no place for it, as axum has it.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// `Retry-After` of a full queue and of a line that is not ready, seconds: about the time of a short answer.
 pub(crate) const RETRY_AFTER: u32 = 1;

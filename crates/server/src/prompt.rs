@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use protocol::Token;
 
+use crate::Fill;
 use crate::api::Model;
 use crate::error::ApiError;
 use crate::request::Prompt;
@@ -26,6 +27,40 @@ pub(crate) fn tokens_of(model: &Model, prompt: Prompt) -> Vec<Token> {
     match prompt {
         Prompt::Text(text) => tokenise(model, &text),
         Prompt::Tokens(tokens) => tokens,
+    }
+}
+
+/// A gap in a text, which the answer fills.
+pub(crate) struct Gap {
+    fill: Fill,
+    suffix: String,
+}
+
+impl Gap {
+    /// A gap before `suffix`.
+    pub(crate) fn before(suffix: String, model: &Model) -> Result<Self, ApiError> {
+        let fill = model.info.fill.ok_or_else(|| ApiError::Invalid {
+            code: "unsupported_parameter",
+            param: Some("suffix".into()),
+            message: "this model has no tokens for filling a gap: leave `suffix` out".into(),
+        })?;
+        Ok(Self { fill, suffix })
+    }
+
+    /// The tokens that ask for what is missing behind `prompt`. What looks like a special token is text here: code is
+    /// full of such things.
+    pub(crate) fn after(&self, model: &Model, prompt: Prompt) -> Vec<Token> {
+        let text = |text: &str| model.tokenizer.tokenize(text, false, false);
+        let mut tokens = model.tokenizer.tokenize("", true, false);
+        tokens.push(self.fill.prefix);
+        tokens.extend(match prompt {
+            Prompt::Text(prompt) => text(&prompt),
+            Prompt::Tokens(prompt) => prompt,
+        });
+        tokens.push(self.fill.suffix);
+        tokens.extend(text(&self.suffix));
+        tokens.push(self.fill.middle);
+        tokens
     }
 }
 

@@ -27,7 +27,6 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "audio",
     "web_search_options",
     "continue_final_message",
-    "suffix",
     "samplers",
     "lora",
     "n_probs",
@@ -48,6 +47,9 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_token_ids",
     "return_tokens_as_token_ids",
 ];
+
+/// What chats refuse besides.
+pub(crate) const UNSUPPORTED_IN_CHATS: &[&str] = &["suffix"];
 
 /// How to generate: the same for chats and completions.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +102,8 @@ pub(crate) struct ChatRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CompletionRequest {
     pub prompts: Vec<Prompt>,
+    /// The text behind the gap that the answer fills.
+    pub suffix: Option<String>,
     /// Answers begin with their prompt.
     pub echo: bool,
     /// Choices generated per prompt; the `n` likeliest are the answer.
@@ -116,7 +120,8 @@ pub(crate) enum Prompt {
 
 impl ChatRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
-        refuse_unsupported(fields)?;
+        refuse(UNSUPPORTED, fields)?;
+        refuse(UNSUPPORTED_IN_CHATS, fields)?;
         let mut options = Options::read(fields, n_vocab)?;
         options.max_tokens = match tokens(fields, "max_completion_tokens")? {
             Some(limit) => Some(limit),
@@ -147,7 +152,7 @@ impl ChatRequest {
 
 impl CompletionRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
-        refuse_unsupported(fields)?;
+        refuse(UNSUPPORTED, fields)?;
         let mut options = Options::read(fields, n_vocab)?;
         const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
         let mut limits =
@@ -171,7 +176,8 @@ impl CompletionRequest {
             let message = format!("prompts times `n` (or `best_of`) may be at most {MAX_CHOICES}");
             return Err(ApiError::value("prompt", message));
         }
-        Ok(Self { prompts, echo, best_of, options })
+        let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty()).map(str::to_owned);
+        Ok(Self { prompts, suffix, echo, best_of, options })
     }
 }
 
@@ -273,8 +279,8 @@ fn tokens(fields: &Fields, name: &str) -> Result<Option<u32>, ApiError> {
     }
 }
 
-fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
-    for &name in UNSUPPORTED {
+fn refuse(names: &[&str], fields: &Fields) -> Result<(), ApiError> {
+    for &name in names {
         if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
             return Err(ApiError::unsupported(name));
         }

@@ -87,14 +87,19 @@ pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Res
 pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "prompt";
     let Body { model, fields, caller, size } = body::read(&api, request).await?;
-    let CompletionRequest { prompts, echo, best_of, options } =
+    let CompletionRequest { prompts, suffix, echo, best_of, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
+    let gap = suffix.map(|suffix| prompt::Gap::before(suffix, &model)).transpose()?;
     let echo =
         if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
     let prompts: Vec<Vec<Token>> = {
         let model = model.clone();
         body::aside(size, move || {
-            prompts.into_iter().map(|prompt| prompt::tokens_of(&model, prompt)).collect()
+            let tokens = |prompt| match &gap {
+                Some(gap) => gap.after(&model, prompt),
+                None => prompt::tokens_of(&model, prompt),
+            };
+            prompts.into_iter().map(tokens).collect()
         })
         .await?
     };

@@ -46,6 +46,8 @@ pub struct ModelInfo {
     pub bos: String,
     /// Text of the end-of-sequence token; empty if there is none.
     pub eos: String,
+    /// Tokens for filling gaps, if the model has them.
+    pub fill: Option<Fill>,
     /// Positions per sequence, prompt and answer together.
     pub context: u32,
     /// Positions that the model was trained for, if known.
@@ -58,6 +60,17 @@ pub struct ModelInfo {
     pub created: u64,
     /// `system_fingerprint` of answers: changes whenever the same seed may give another text.
     pub fingerprint: String,
+}
+
+/// The tokens by which a model is asked for what is missing between two texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Before the text before the gap.
+    pub prefix: Token,
+    /// Before the text behind the gap.
+    pub suffix: Token,
+    /// Before what is missing.
+    pub middle: Token,
 }
 
 /// A line of stages, seen from the API.

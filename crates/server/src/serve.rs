@@ -1,20 +1,23 @@
-//! The TCP side: a port, connections, and an end that does not wait for ever.
+//! A port, and the API behind it until it is told to end.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
 use crate::api::Api;
+use crate::connections::{ConnectionLimits, Connections};
 use crate::http::router;
+use crate::tls::Tls;
 
 /// A bound port, not yet answering.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<Tls>,
+    limits: ConnectionLimits,
 }
 
 /// A port that cannot be had.
@@ -45,7 +48,21 @@ impl Server {
         };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls: None, limits: ConnectionLimits::default() })
+    }
+
+    /// Speaks TLS, if there is a certificate for it.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Bounds connections otherwise than usual.
+    #[must_use]
+    pub const fn with_limits(mut self, limits: ConnectionLimits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// The address taken.
@@ -54,23 +71,17 @@ impl Server {
         self.address
     }
 
+    /// Where clients find it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
     /// Answers until `shutdown` resolves; then takes no more connections, and returns when the requests in flight are
     /// done. See [`Api::close`] and [`Api::end`] for how they come to be.
-    ///
-    /// # Errors
-    /// If the listener fails for good.
-    pub async fn serve(
-        self,
-        api: Api,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<()> {
-        // Tokens are small and must not wait for more of them.
-        let listener = self.listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY refused");
-            }
-        });
-        let app = router(api).into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(listener, app).with_graceful_shutdown(shutdown).await
+    pub async fn serve(self, api: Api, shutdown: impl Future<Output = ()>) {
+        let Self { listener, tls, limits, .. } = self;
+        Connections { app: router(api), tls, limits }.serve(listener, shutdown).await;
     }
 }

@@ -175,9 +175,27 @@ fn structured_outputs(param: &'static str, value: &Value) -> Result<Option<Gramm
     }
 }
 
-/// Whether the model can follow the form. Looked at beside the line, one or two at a time, and not for ever: what takes
-/// longer than any useful grammar is given up, and keeps its place until it ends.
-pub(crate) async fn check(api: &Api, model: &Arc<Model>, form: &Form) -> Result<(), ApiError> {
+/// The form's grammar, if the model can follow it. Looked at beside the line, one or two at a time, and not for ever: what
+/// takes longer than any useful grammar is given up, and keeps its place until it ends. Nobody asked for the grammars of
+/// calls that may never come: without one that cannot be followed the model is trusted.
+pub(crate) async fn check(api: &Api, model: &Arc<Model>, form: &Form) -> Result<Option<Grammar>, ApiError> {
+    let may_do_without = form.grammar.after.as_ref().is_some_and(|after| after.may_end);
+    let refused = if may_do_without && form.grammar.text.len() > MAX_GRAMMAR_BYTES {
+        Err(ApiError::value(form.param, "the grammar of its calls is too long"))
+    } else {
+        follow(api, model, form).await
+    };
+    match refused {
+        Ok(()) => Ok(Some(form.grammar.clone())),
+        Err(reason) if may_do_without => {
+            tracing::debug!(%reason, "calls are left to the model");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn follow(api: &Api, model: &Arc<Model>, form: &Form) -> Result<(), ApiError> {
     let too_long = || {
         let message =
             format!("`{}` cannot be read within {} s: make it simpler", form.param, GRAMMAR_TIME.as_secs());

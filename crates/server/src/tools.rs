@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::call_grammar::is_text;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_TOOL_NAME, MAX_TOOLS};
@@ -95,6 +96,17 @@ impl Tools {
     /// Names of the tools.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.list.iter().filter_map(|tool| tool.pointer("/function/name").and_then(Value::as_str))
+    }
+
+    /// By tool, the arguments that are texts.
+    pub(crate) fn texts(&self) -> BTreeMap<String, Vec<String>> {
+        let texts_of = |tool: &Value| {
+            let name = tool.pointer("/function/name")?.as_str()?.to_owned();
+            let properties = tool.pointer("/function/parameters/properties")?.as_object()?;
+            let texts = properties.iter().filter(|(_, schema)| is_text(schema));
+            Some((name, texts.map(|(name, _)| name.clone()).collect()))
+        };
+        self.list.iter().filter_map(texts_of).collect()
     }
 
     /// What the model's turn has to begin with.

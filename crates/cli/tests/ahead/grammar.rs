@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use grammar::{Forced, Grammars};
 use llama::{EngineConfig, LlamaEngine, Vocab};
-use protocol::{Grammar, GrammarKind, SamplerParams, Token};
+use protocol::{After, Grammar, GrammarKind, SamplerParams, Token};
 use scheduler::Request;
 use serde_json::Value;
 use spec::{Answer, Ask, Block, Prior, Proposer, RUNS};
@@ -223,4 +223,35 @@ fn an_answer_that_reaches_its_limit_is_a_beginning_of_one() {
     let (text, heard) = bench.check(&request, "a limit");
     assert!(text.starts_with("{\"text\":\""), "{text}");
     assert!(heard.iter().all(|heard| heard.answer.tokens.len() == 12));
+}
+
+#[test]
+fn a_grammar_that_waits_changes_nothing_before_its_mark_and_everything_behind_it() {
+    let mut bench = Bench::new();
+    let form = Grammar::new(GrammarKind::Regex, "[ ]?[0-9]{3}(, [a-z]{2,4}){2}");
+    for temperature in [0.0, 1.0] {
+        let mut free = bench.request("Say something.", form.clone(), temperature, 60);
+        free.sampler.grammar = None;
+        let tokens = plain::answer(&mut bench.alone, &free).tokens;
+        let text = bench.text(&tokens);
+        // A mark that begins and ends inside of tokens.
+        let start = text.char_indices().nth(9).map_or(0, |(at, _)| at);
+        let mark: String = text[start..].chars().take(5).collect();
+        let grammar = Grammar { after: Some(After::may(mark.as_str())), ..form.clone() };
+        let request = bench.request("Say something.", grammar, temperature, 60);
+        let (answer, _) = bench.check(&request, &format!("behind {mark:?} at {temperature}"));
+        let end = text.find(&mark).expect("it is from there") + mark.len();
+        assert!(answer.starts_with(&text[..end]), "{answer:?} begins otherwise than {text:?}");
+        let is_form = |rest: &str| {
+            let words: Vec<&str> = rest.trim_start().split(", ").collect();
+            words.len() == 3 && words[0].len() == 3 && words[0].bytes().all(|byte| byte.is_ascii_digit())
+        };
+        // What the mark's own token says beyond it may be no beginning of the form; then the wait goes on to the end.
+        assert!(is_form(&answer[end..]) || answer == text, "{answer:?} after {mark:?}");
+
+        let never = Grammar { after: Some(After::may("<never said>")), ..form.clone() };
+        let request = bench.request("Say something.", never, temperature, 60);
+        let (answer, _) = bench.check(&request, "a mark that never comes");
+        assert_eq!(answer, text);
+    }
 }

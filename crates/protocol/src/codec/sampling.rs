@@ -3,7 +3,7 @@
 use super::DecodeError;
 use super::reader::Reader;
 use super::writer::Writer;
-use crate::{DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams, limits};
+use crate::{After, DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams, limits};
 
 pub(super) fn put_sampler(w: &mut Writer<'_>, v: &SamplerParams) {
     w.f32(v.temperature);
@@ -44,7 +44,10 @@ pub(super) fn put_sampler(w: &mut Writer<'_>, v: &SamplerParams) {
             GrammarKind::Gbnf => 3,
         });
         w.whole_text(&v.text);
-        w.option(v.after.as_ref(), |w, after| w.text(after));
+        w.option(v.after.as_ref(), |w, after| {
+            w.text(&after.text);
+            w.flag(after.may_end);
+        });
         w.tokens(&v.said);
     });
 }
@@ -114,7 +117,10 @@ fn get_grammar(r: &mut Reader<'_>) -> Result<Grammar, DecodeError> {
     Ok(Grammar {
         kind,
         text: r.text("sampler.grammar.text", limits::MAX_GRAMMAR_BYTES)?,
-        after: r.option("sampler.grammar.after", |r| r.text("sampler.grammar.after", limits::MAX_TEXT))?,
+        after: r.option("sampler.grammar.after", |r| {
+            let text = r.text("sampler.grammar.after.text", limits::MAX_TEXT)?;
+            Ok(After { text, may_end: r.flag("sampler.grammar.after.may_end")? })
+        })?,
         said: r.tokens("sampler.grammar.said", limits::MAX_CONTEXT as usize)?,
     })
 }

@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::{
-    Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork, Frame,
-    Generation, Grammar, GrammarKind, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat,
+    After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
+    Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat,
     ModelId, NodeId, Open, PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype,
     Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront,
     ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
@@ -102,10 +102,13 @@ fn grammar() -> impl Strategy<Value = Grammar> {
     (
         kind,
         prop_oneof![text(), Just("x".repeat(2 * limits::MAX_TEXT))],
-        option::of(text()),
+        option::of((text(), any::<bool>())),
         vec(token(), 0..6),
     )
-        .prop_map(|(kind, text, after, said)| Grammar { kind, text, after, said })
+        .prop_map(|(kind, text, after, said)| {
+            let after = after.map(|(text, may_end)| After { text, may_end });
+            Grammar { kind, text, after, said }
+        })
 }
 
 fn sampler() -> impl Strategy<Value = SamplerParams> {

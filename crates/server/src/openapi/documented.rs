@@ -226,6 +226,8 @@ fn every_error_has_a_row_with_its_status_and_type() {
         ApiError::UnknownUrl(text()),
         ApiError::MethodNotAllowed(text()),
         ApiError::TooLarge { limit: 0 },
+        ApiError::HeadTooLarge { bytes: 0, headers: 0 },
+        ApiError::TooManyConnections { limit: 0 },
         ApiError::TooSlow(time),
         ApiError::Cancelled,
         ApiError::LineLost(text()),

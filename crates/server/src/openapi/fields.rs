@@ -201,6 +201,7 @@ pub(super) fn completion() -> Body {
     let mut fields = openai();
     fields.extend([
         ("prompt", prompt),
+        ("suffix", text()),
         ("echo", flag()),
         ("logprobs", integer(0, i64::from(MAX_TOP_LOGPROBS))),
         ("best_of", integer(0, MAX_CHOICES as i64)),

@@ -141,8 +141,12 @@ mod tests {
 
     #[test]
     fn every_field_that_is_read_is_in_the_document() {
-        let inner =
-            ["include_usage", crate::structured::RESPONSES_FORMAT, crate::structured::OUTPUT_CONFIG_FORMAT];
+        let inner = [
+            "include_usage",
+            crate::structured::RESPONSES_FORMAT,
+            crate::structured::OUTPUT_CONFIG_FORMAT,
+            crate::request::UNSUPPORTED_IN_CHATS[0],
+        ];
         let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream_options": {} });
         let chat = Fields::parse(chat.to_string().as_bytes()).unwrap();
         asked::take();

@@ -6,12 +6,16 @@
 mod harmony;
 mod object;
 mod syntax;
+mod xml;
 
-pub(crate) use syntax::{CallForm, Syntax};
+use std::collections::BTreeMap;
+
+pub(crate) use syntax::{CallForm, Piece, Syntax};
 
 use crate::stop::overlap;
 use harmony::Harmony;
 use object::{Fed, ObjectScan};
+use xml::XmlScan;
 
 /// One part of a turn. Text of the same kind may come in any number of parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(crate) struct Reading {
     pub syntax: Option<Syntax>,
     /// Names of the tools that the model may call; none: nothing is a call.
     pub tools: Vec<String>,
+    /// By tool, the arguments that are texts: where a model writes them without quotes.
+    pub texts: BTreeMap<String, Vec<String>>,
     /// The prompt ended inside the model's reasoning.
     pub thinking: bool,
     /// At most one call.
@@ -73,6 +79,7 @@ enum State {
         marker: String,
     },
     Object(Box<ObjectScan>),
+    Xml(XmlScan),
     /// gpt-oss has a syntax of its own for everything.
     Harmony(Harmony),
 }
@@ -82,6 +89,7 @@ enum State {
 struct Calls {
     form: CallForm,
     tools: Vec<String>,
+    texts: BTreeMap<String, Vec<String>>,
     single: bool,
     /// Where ids come from.
     base: String,
@@ -116,6 +124,7 @@ impl Turn {
         let calls = Calls {
             form: syntax.map_or(CallForm::Hermes, |syntax| syntax.calls),
             tools: reading.tools.clone(),
+            texts: reading.texts.clone(),
             single: reading.single,
             base,
             n: 0,
@@ -159,6 +168,7 @@ impl Turn {
                 say(held.trim_end(), Part::Text, out);
             }
             State::Object(scan) => say(&scan.uncertain(), Part::Text, out),
+            State::Xml(scan) => scan.finish(&held, out),
             State::Harmony(harmony) => harmony.finish(&held, out),
         }
     }
@@ -202,6 +212,13 @@ impl Turn {
             }
             State::Between { .. } => self.between(out),
             State::Object(_) => self.object(out),
+            State::Xml(scan) => {
+                let ended = scan.step(&mut self.held, out);
+                if ended {
+                    self.state = State::Between { marker: String::new() };
+                }
+                ended
+            }
             State::Harmony(harmony) => harmony.step(&mut self.held, &mut self.calls, out),
         }
     }
@@ -305,6 +322,13 @@ impl Turn {
         match self.calls.form.named(said) {
             syntax::Named::No => self.no_call(out),
             syntax::Named::Perhaps => false,
+            syntax::Named::Yes { name, len } if self.calls.form == CallForm::QwenXml => {
+                let name = name.to_owned();
+                let texts = self.calls.texts.get(&name).cloned().unwrap_or_default();
+                self.held = said[len..].to_owned();
+                self.state = State::Xml(XmlScan::new(texts));
+                self.calls.begin(&name, out)
+            }
             syntax::Named::Yes { name, len } => {
                 let scan = ObjectScan::of_arguments(name.to_owned());
                 self.held = said[len..].to_owned();

@@ -58,6 +58,28 @@ fn hermes_calls_come_between_marks() {
 }
 
 #[test]
+fn calls_in_xml_become_json_with_the_types_of_the_tools() {
+    let mut reading = reading(CallForm::QwenXml, &["f", "g"]);
+    reading.texts = BTreeMap::from([("f".to_owned(), vec!["code".to_owned()])]);
+    check(
+        &reading,
+        "I write.\n<tool_call>\n<function=f>\n<parameter=code>\nif a < \"b\":\n    </p>\n\n</parameter>\n<parameter=n>\n7\n\
+         </parameter>\n<parameter=list>\n[1, {\"x\": \"</function>\"}]\n</parameter>\n</function>\n</tool_call>\n\
+         <tool_call>\n<function=g>\n</function>\n</tool_call>",
+        "I write.@f:{\"code\": \"if a < \\\"b\\\":\\n    </p>\\n\", \"n\": 7, \
+         \"list\": [1,{\"x\":\"</function>\"}]}@g:{}",
+    );
+    check(
+        &reading,
+        "<tool_call><function=g><parameter=a>True</parameter><parameter=b>some text</parameter></function></tool_call>",
+        "@g:{\"a\": true, \"b\": \"some text\"}",
+    );
+    check(&reading, "<tool_call>\n<function=f>\n<parameter=code>\ncut off\n", "@f:{\"code\": \"cut off\\n");
+    check(&reading, "<tool_call>\n<function=f>\nnonsense", "@f:{}nonsense");
+    check(&reading, "<tool_call> and <function=f>", "<tool_call> and <function=f>");
+}
+
+#[test]
 fn without_tools_calls_are_text() {
     let text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> ";
     check(&reading(CallForm::Hermes, &[]), text, text);

@@ -1,10 +1,13 @@
 //! `/v1/completions` takes prompts in four forms.
 
+use std::sync::Arc;
+
 use protocol::{Token, TokenLogprobs};
 use scheduler::{Event, Finish};
 use serde_json::{Value, json};
+use server::{ApiConfig, Fill, ModelInfo};
 
-use crate::fake::{BOS, Harness, Script, answer, done, says, started, tokens};
+use crate::fake::{BOS, Bytes, Harness, Script, answer, done, model_info, says, started, tokens};
 
 fn prompts(harness: &Harness) -> Vec<Vec<Token>> {
     harness.line.requests().into_iter().map(|request| request.prompt).collect()
@@ -86,4 +89,24 @@ async fn the_likeliest_of_several_choices_is_the_answer() {
     assert!(choices[0].get("logprobs").is_none());
     assert_eq!(answer["usage"]["completion_tokens"], 6);
     assert!(harness.line.requests().iter().all(|request| request.top_logprobs == Some(0)));
+}
+
+#[tokio::test]
+async fn a_gap_is_filled_by_models_that_have_tokens_for_it() {
+    let [prefix, suffix, middle] = [1, 2, 3].map(Token);
+    let info = ModelInfo { fill: Some(Fill { prefix, suffix, middle }), ..model_info() };
+    let harness = Harness::without_model([answer("x"), answer("x")], ApiConfig::default());
+    harness.api.set_model(info, Arc::new(Bytes)).unwrap();
+    let whole = harness.complete(json!({ "prompt": "a<s>", "suffix": "b", "echo": true })).await.json();
+    assert_eq!(whole["choices"][0]["text"], "a<s>x");
+    harness.complete(json!({ "prompt": [65], "suffix": "b" })).await;
+    let asked: Vec<Vec<Token>> = harness.line.requests().into_iter().map(|request| request.prompt).collect();
+    let around =
+        |prompt: &str| [&[BOS, prefix], &tokens(prompt)[..], &[suffix], &tokens("b"), &[middle]].concat();
+    assert_eq!(asked, [around("a<s>"), around("A")], "names of special tokens are text");
+
+    let plain = Harness::new([answer("x")]);
+    assert_eq!(plain.complete(json!({ "suffix": "" })).await.status, 200);
+    let refused = plain.complete(json!({ "suffix": "b" })).await;
+    assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("suffix")));
 }

@@ -310,6 +310,7 @@ pub(crate) fn model_info() -> ModelInfo {
         chat_template: None,
         bos: "<s>".into(),
         eos: "</s>".into(),
+        fill: None,
         context: 128,
         trained_context: Some(2048),
         n_params: Some(1000),

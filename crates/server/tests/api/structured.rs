@@ -1,6 +1,7 @@
 //! Answers in a given form: what reaches the line.
 
-use protocol::{Grammar, GrammarKind};
+use insta::assert_snapshot;
+use protocol::{After, Grammar, GrammarKind};
 use serde_json::{Value, json};
 
 use crate::fake::{Harness, answer, with};
@@ -78,57 +79,106 @@ async fn a_form_begins_where_the_reasoning_ends() {
     let harness = Harness::with_template(template, [answer("So.</think>yes")]);
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "guided_regex": "yes|no" });
     let found = grammar(&harness, "/v1/chat/completions", &body).await.unwrap();
-    assert_eq!(found.after.as_deref(), Some("</think>"));
+    assert_eq!(found.after, Some(After::must("</think>")));
 }
 
-const HERMES: &str = "{# <tool_call> #}{% for t in tools or [] %}{{ t | tojson }}{% endfor %}\
-    {% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c }}{% endfor %}{% endfor %}";
+/// A template in the form that `marks` gives away.
+fn template(marks: &str) -> String {
+    format!(
+        "{{# {marks} #}}{{% for t in tools or [] %}}{{{{ t | tojson }}}}{{% endfor %}}{{% for m in messages %}}{{{{ m.content }}}}\
+         {{% for c in m.tool_calls or [] %}}{{{{ c }}}}{{% endfor %}}{{% endfor %}}"
+    )
+}
+
+/// The forms of calls, by what their templates hold. The grammars that are made for them are snapshots, which the crate
+/// `grammar` holds against texts as models write them.
+const FORMS: [(&str, &str); 9] = [
+    ("hermes", "<tool_call>"),
+    ("qwen_xml", "<tool_call> <function= <parameter="),
+    ("llama3", "<|python_tag|>"),
+    ("mistral", "[TOOL_CALLS]"),
+    ("mistral_named", "[TOOL_CALLS] [ARGS]"),
+    ("deepseek", "<｜tool▁call▁begin｜> ```json"),
+    ("deepseek_plain", "<｜tool▁call▁begin｜>"),
+    ("harmony", "<|channel|>"),
+    ("json", ""),
+];
 
 fn tools() -> Value {
-    let city =
-        json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"] });
+    let weather = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string" },
+            "unit": { "enum": ["C", "F"] },
+            "days": { "$ref": "#/$defs/days" },
+        },
+        "required": ["city"],
+        "additionalProperties": false,
+        "$defs": { "days": { "type": "array", "items": { "type": "integer" } } },
+    });
     json!([
-        { "type": "function", "function": { "name": "weather", "parameters": city } },
+        { "type": "function", "function": { "name": "weather", "parameters": weather } },
         { "type": "function", "function": { "name": "time" } },
     ])
 }
 
-async fn with_tools(template: &str, extra: Value) -> Option<Grammar> {
+async fn with_tools(marks: &str, extra: Value) -> Option<Grammar> {
     let base = json!({ "messages": [{ "role": "user", "content": "Hi" }], "tools": tools() });
-    let harness = Harness::with_template(template, [answer("x")]);
+    let harness = Harness::with_template(&template(marks), [answer("x")]);
     grammar(&harness, "/v1/chat/completions", &with(base, extra)).await
 }
 
 #[tokio::test]
-async fn a_call_that_is_insisted_on_follows_its_tools_schema() {
-    assert_eq!(with_tools(HERMES, json!({})).await, None, "the model may call or not");
-    let named = json!({ "tool_choice": { "type": "function", "function": { "name": "weather" } } });
-    let found = with_tools(HERMES, named.clone()).await.unwrap();
-    assert_eq!(
-        found.text,
-        "start: a0 \"}\"\na0: %json {\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}},\"required\":[\"city\"],\
-         \"x-guidance\":{\"whitespace_flexible\":false,\"lenient\":true}}\n"
-    );
-    let found = with_tools(HERMES, json!({ "tool_choice": "required" })).await.unwrap();
-    assert!(
-        found.text.starts_with("start: c0 | c1\nc0: \"weather\\\", \\\"arguments\\\": \" a0 \"}\"\n"),
-        "{}",
-        found.text
-    );
-    assert!(found.text.contains("c1: \"time\\\", \\\"arguments\\\": \" a1 \"}\"\n"), "{}", found.text);
+async fn a_call_that_is_insisted_on_follows_its_tools_schema_in_every_form() {
+    for (name, marks) in FORMS {
+        let named = json!({ "tool_choice": { "type": "function", "function": { "name": "weather" } } });
+        let found = with_tools(marks, named).await.unwrap();
+        assert_eq!((found.kind, found.after), (GrammarKind::Lark, None));
+        assert_snapshot!(format!("{name}_named"), found.text);
+        let found = with_tools(marks, json!({ "tool_choice": "required" })).await.unwrap();
+        assert_eq!((found.kind, found.after), (GrammarKind::Lark, None));
+        assert_snapshot!(format!("{name}_required"), found.text);
+    }
+}
 
-    let mistral = "{# [TOOL_CALLS] [ARGS] #}{{ tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}";
-    let found = with_tools(mistral, named).await.unwrap();
-    assert!(found.text.starts_with("start: a0\n"), "the name is said before the arguments");
-    assert_eq!(with_tools(mistral, json!({ "tool_choice": "required" })).await, None);
+#[tokio::test]
+async fn a_call_that_the_model_begins_by_itself_follows_a_tools_schema() {
+    for (name, marks) in FORMS {
+        let Some(found) = with_tools(marks, json!({})).await else {
+            assert_eq!(name, "json", "only bare JSON has no beginning of its own");
+            continue;
+        };
+        let after = found.after.unwrap();
+        assert!(after.may_end, "{name}");
+        assert_snapshot!(format!("{name}_auto"), format!("# after {}\n{}", after.text, found.text));
+    }
+    // One call only, no tools, an answer that goes on behind its end.
+    let single = with_tools("<tool_call>", json!({ "parallel_tool_calls": false })).await.unwrap();
+    assert!(!single.text.contains(")*"), "{}", single.text);
+    assert_eq!(with_tools("<tool_call>", json!({ "tools": [] })).await, None);
+    assert_eq!(with_tools("<tool_call>", json!({ "tool_choice": "none" })).await, None);
+    assert_eq!(with_tools("<tool_call>", json!({ "ignore_eos": true })).await, None);
+}
+
+#[tokio::test]
+async fn tools_whose_calls_cannot_be_held_to_a_grammar_are_left_to_the_model() {
+    let tool = |description: String| {
+        let parameters = json!({ "type": "object", "properties": { "a": { "const": description } } });
+        json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": parameters } }] })
+    };
+    assert_eq!(with_tools("<tool_call>", tool("broken".into())).await, None);
+    assert_eq!(with_tools("<tool_call>", tool("long ".repeat(100_000))).await, None);
+    assert!(with_tools("<tool_call>", tool("fine".into())).await.is_some());
 }
 
 #[tokio::test]
 async fn an_answer_in_a_form_may_still_be_a_call() {
     let extra = json!({ "response_format": { "type": "json_object" } });
-    let found = with_tools(HERMES, extra).await.unwrap();
+    let found = with_tools("<tool_call>", extra).await.unwrap();
     assert!(
-        found.text.starts_with("start: answer | c0 | c1\nc0: \"<tool_call>\\n{\\\"name\\\": \\\"weather"),
+        found.text.starts_with(
+            "start: answer | call\ncall: c0 | c1\nc0: \"<tool_call>\\n{\\\"name\\\": \\\"\" \"weather"
+        ),
         "{}",
         found.text
     );
@@ -136,6 +186,7 @@ async fn an_answer_in_a_form_may_still_be_a_call() {
 
     let base =
         json!({ "messages": [{ "role": "user", "content": "Hi" }], "tools": tools(), "guided_regex": "a" });
-    let refused = Harness::with_template(HERMES, []).post("/v1/chat/completions", &base).await;
+    let refused =
+        Harness::with_template(&template("<tool_call>"), []).post("/v1/chat/completions", &base).await;
     assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("guided_regex")));
 }

@@ -1,0 +1,80 @@
+//! With API keys configured nothing but a few open paths answers without one.
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use insta::assert_snapshot;
+use server::{ApiConfig, ApiKeys};
+
+use crate::errors::line;
+use crate::fake::{Answer, Harness};
+
+/// What a browser or a load balancer asks before anybody has a key.
+const OPEN: [&str; 2] = ["/health", "/ready"];
+
+struct Guarded {
+    harness: Harness,
+    file: tempfile::NamedTempFile,
+}
+
+impl Guarded {
+    fn new() -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# ours\nsk-1\nsk-2\n").unwrap();
+        let keys = ApiKeys::load(file.path()).unwrap();
+        let config = ApiConfig { api_keys: Some(keys), ..ApiConfig::default() };
+        Self { harness: Harness::with_config(config), file }
+    }
+
+    async fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for &(name, value) in headers {
+            request = request.header(name, value);
+        }
+        Answer::read(self.harness.send(request.body(Body::empty()).unwrap()).await).await
+    }
+}
+
+#[tokio::test]
+async fn every_route_but_the_open_ones_asks_for_a_key() {
+    let guarded = Guarded::new();
+    let key = [("authorization", "Bearer sk-2")];
+    let document = guarded.ask(Method::GET, "/openapi.json", &key).await.json();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 15);
+    let unknown =
+        ["/", "/x", "/v1", "/v1/embeddings", "/health/", "//health", "/ready/x", "/HEALTH", "/%68ealth"];
+    let all = paths.keys().map(|path| path.replace("{id}", "x")).chain(unknown.map(str::to_owned));
+    for path in all {
+        for method in ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"] {
+            let method: Method = method.parse().unwrap();
+            for headers in [&[][..], &[("authorization", "Bearer sk-3")], &[("x-api-key", "sk-")]] {
+                let answer = guarded.ask(method.clone(), &path, headers).await;
+                let is_open = OPEN.contains(&path.as_str());
+                assert_eq!(answer.status == 401, !is_open, "{method} {path}: {}", answer.status);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_of_the_keys_opens_in_either_header() {
+    let guarded = Guarded::new();
+    for header in [("authorization", "Bearer sk-1"), ("authorization", "bearer sk-2"), ("x-api-key", "sk-2")]
+    {
+        assert_eq!(guarded.ask(Method::GET, "/v1/models", &[header]).await.status, 200, "{header:?}");
+    }
+    let refused = guarded.ask(Method::GET, "/v1/models", &[]).await;
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+    assert_snapshot!(line("no key", &refused));
+}
+
+#[tokio::test]
+async fn keys_change_with_their_file() {
+    let guarded = Guarded::new();
+    let status = async |key: &str| {
+        guarded.ask(Method::GET, "/v1/models", &[("authorization", &format!("Bearer {key}"))]).await.status
+    };
+    assert_eq!((status("sk-1").await, status("sk-new").await), (200, 401));
+    std::fs::write(guarded.file.path(), "sk-2\nsk-new\n").unwrap();
+    assert_eq!((status("sk-1").await, status("sk-2").await, status("sk-new").await), (401, 200, 200));
+}
