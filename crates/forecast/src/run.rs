@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
             let core = StageCore::new(
                 stage::Engine::shape(&engine).clone(),
-                stage::Config { row_dtype: RowDtype::F32, prefix_bytes: PREFIX_BYTES },
+                stage::Config { row_dtype: RowDtype::F32, prefix_bytes: PREFIX_BYTES, has_store: false },
             );
             Stage { core, engine, running: None, busy: Duration::ZERO }
         };
@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
                 }
                 Output::Event(id, event) => self.tell(id, event),
                 // Texts are given together with who guesses them: no model drafts.
-                Output::Draft(..) => {}
+                Output::Draft(..) | Output::Shelved(_) => {}
             }
         }
     }

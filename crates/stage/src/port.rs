@@ -1,5 +1,8 @@
 //! The port through which a stage computes: implemented by `llama`, by the simulator's toy and by the bench's null engine.
 
+use std::fmt;
+
+use bytes::Bytes;
 use protocol::{LayerRange, Open, Position, Token, TokenLogprobs};
 
 /// Index of one stream of keys and values in the engine, `0..n_slots`.
@@ -75,6 +78,21 @@ pub enum Input<'a> {
 pub struct EngineError {
     /// For people: one sentence.
     pub reason: String,
+}
+
+/// A slot's positions beside the engine.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// How many.
+    pub len: Position,
+    /// What [`Engine::save`] gave.
+    pub bytes: Bytes,
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} positions, {} bytes)", self.len, self.bytes.len())
+    }
 }
 
 /// A range of layers with its memory.

@@ -145,6 +145,16 @@ impl Phase {
     }
 }
 
+impl Phase {
+    /// The slot of a sequence that runs, and the first position that is not computed there.
+    pub(crate) const fn computed(&self) -> Option<(Slot, Position)> {
+        match self {
+            Self::Running(running) => Some((running.slot, running.next)),
+            Self::Waiting | Self::Beginning(..) | Self::Poisoned(_) => None,
+        }
+    }
+}
+
 impl Running {
     /// A sequence that holds the positions before `start`, for good.
     pub(crate) const fn new(slot: Slot, start: Position, tail: Option<Tail>) -> Self {

@@ -6,7 +6,7 @@ use super::work::{get_timings, get_verdict, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, LayerRange, ModelId, NodeId, Progress,
-    Report, RowDtype, StageCounters, StageState, ToFront, ToStage, limits,
+    Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
 };
 
 pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
@@ -199,6 +199,11 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             w.u8(5);
             put_counters(w, counters);
         }
+        Report::Stored(stored) => {
+            w.u8(6);
+            w.u64(stored.prefix.0);
+            w.flag(stored.kept);
+        }
     }
 }
 
@@ -211,6 +216,9 @@ fn put_counters(w: &mut Writer<'_>, v: &StageCounters) {
     w.u64(v.stale_rows);
     w.u64(v.passed_over);
     w.u64(v.wasted_rows);
+    w.u64(v.stored_prefixes);
+    w.u64(v.restored_prefixes);
+    w.u64(v.missed_prefixes);
 }
 
 fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
@@ -223,6 +231,9 @@ fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
         stale_rows: r.u64("counters.stale_rows")?,
         passed_over: r.u64("counters.passed_over")?,
         wasted_rows: r.u64("counters.wasted_rows")?,
+        stored_prefixes: r.u64("counters.stored_prefixes")?,
+        restored_prefixes: r.u64("counters.restored_prefixes")?,
+        missed_prefixes: r.u64("counters.missed_prefixes")?,
     })
 }
 
@@ -241,6 +252,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
             Report::Fault(Fault { seq: r.option("fault.seq", |r| r.seq("fault.seq"))?, kind: get_fault(r)? })
         }
         5 => Report::Counters(get_counters(r)?),
+        6 => Report::Stored(Stored { prefix: r.seq("stored.prefix")?, kept: r.flag("stored.kept")? }),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })
