@@ -247,6 +247,13 @@ pub(crate) struct ServeFlags {
     /// [default: 1024]
     #[arg(long, value_name = "MIB")]
     pub(crate) cache_ram: Option<u32>,
+    /// Disk of this machine for the beginnings of earlier prompts, in MiB: they outlive the process. What is kept can be
+    /// read by whoever reads the disk [default: 0, off]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_disk: Option<u32>,
+    /// The folder for that [default: ~/.cache/paceline/prefixes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
     /// Requests that may wait; more are sent away to try again later [default: 128]
     #[arg(long, value_name = "N")]
     pub(crate) queue: Option<u32>,
@@ -270,7 +277,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, cache_disk, cache_dir, queue, replay_timeout, grace, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -297,13 +304,20 @@ pub(crate) struct StageFlags {
     /// Make the link to the next stage behave like this network
     #[arg(long, value_name = "SHAPE")]
     pub(crate) link: Option<String>,
+    /// Disk of this machine for the beginnings of earlier prompts, in MiB: they outlive the process. What is kept can be
+    /// read by whoever reads the disk [default: 0, off]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_disk: Option<u32>,
+    /// The folder for that [default: ~/.cache/paceline/prefixes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
     /// Started by a front: membership and peer come on standard input, and the end of it ends the process
     #[arg(long, hide = true, num_args = 0, default_missing_value = "true")]
     #[serde(skip)]
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, models, threads, gpu_layers, device, link, child);
+layered!(StageFlags: listen, cluster, models, threads, gpu_layers, device, link, cache_disk, cache_dir, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -271,6 +271,7 @@ impl<'a> Run<'a> {
                 stage::Output::Report(report) => {
                     (self.line.links[self.stages.len()], Happening::Report(StageIndex(index as u16), report))
                 }
+                stage::Output::Store(work) => panic!("no stage has a store here: {work:?}"),
             };
             self.agenda.plan(self.now + at, happening);
         }

@@ -171,6 +171,7 @@ fn front(
     let first = StageAddress::Local(node(identity.clone(), width));
     let stages = std::iter::once(first).chain(others).map(|address| StageSpec { address }).collect();
     Front::start(FrontConfig {
+        store: None,
         identity,
         build: crate::signals::build(),
         plan: plan(n_stages, CONTEXT, 1),
@@ -186,6 +187,7 @@ fn front(
 
 fn node(identity: Identity, width: usize) -> Node {
     Node::start(NodeConfig {
+        store: None,
         identity,
         source: Arc::new(NullSource { width }),
         build: crate::signals::build(),

@@ -184,6 +184,7 @@ impl<'a> Run<'a> {
                     match output {
                         stage::Output::Forward(frame) => self.cores[at + 1].handle_frame(frame, self.now),
                         stage::Output::Report(report) => self.report(StageIndex(at as u16), report),
+                        stage::Output::Store(work) => panic!("there is no store: {work:?}"),
                     }
                 }
             }

@@ -180,7 +180,15 @@ impl StageCore {
         self.slots.set_held(slot, saved.is_ok().then_some(len));
         match saved {
             Ok(bytes) => self.hand_over(prefix, Blob { len, bytes: bytes.into() }),
-            Err(error) => self.forget(prefix, &error),
+            Err(error) => {
+                self.forget(prefix, &error);
+                // Nobody knows what the slot holds: whoever has been given it meanwhile begins again.
+                let taker = self.sequences.iter().find(|(_, taker)| taker.phase.slot() == Some(slot));
+                if let Some(seq) = taker.map(|(&seq, _)| seq) {
+                    self.poison(seq, FaultKind::PrefixLost { prefix });
+                    self.settle(seq);
+                }
+            }
         }
     }
 
