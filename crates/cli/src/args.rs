@@ -114,6 +114,8 @@ pub struct ServeArgs {
     pub exact: bool,
     /// How keys and values are stored.
     pub kv: KvType,
+    /// Whether layers with a sliding window keep every position; always with `exact`.
+    pub swa_full: bool,
     /// Bytes of each stage for parked prefixes beside its engine.
     pub prefix_bytes: u64,
     /// Where prefixes outlive the process.
@@ -315,6 +317,13 @@ fn exact(exact: Option<bool>, gpu_layers: Option<u32>) -> anyhow::Result<bool> {
     }
 }
 
+fn swa_full(swa_full: Option<bool>, exact: Option<bool>) -> anyhow::Result<bool> {
+    match (swa_full.unwrap_or(true), exact.unwrap_or(false)) {
+        (false, true) => usage("--exact needs every position of a sliding window: leave --swa-full=false out"),
+        (swa_full, _) => Ok(swa_full),
+    }
+}
+
 /// Where to cut, from `--stages` and `--cuts`, which must agree when both are given.
 fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut>> {
     let stages = within("--stages", stages, MAX_STAGES)?;
@@ -380,6 +389,7 @@ impl ServeArgs {
             row_dtype: row_dtype(flags.row_dtype.as_deref())?,
             speculate: speculate(flags.speculate.as_deref(), flags.width, flags.depth)?,
             exact: exact(flags.exact, flags.gpu_layers)?,
+            swa_full: swa_full(flags.swa_full, flags.exact)?,
             kv: kv_type(flags.kv_type.as_deref())?,
             prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
             disk: Disk::new(flags.cache_disk, flags.cache_dir)?,

@@ -243,6 +243,10 @@ pub(crate) struct ServeFlags {
     /// How keys and values are stored: f16, q8_0 or q4_0 [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<String>,
+    /// Have layers that look back over a window only (Gemma) keep every position; false takes less memory, but computed
+    /// prompts serve only those that go on from all of them [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) swa_full: Option<bool>,
     /// Memory of each stage for the beginnings of earlier prompts, in MiB; 0 keeps only what no slot needs
     /// [default: 1024]
     #[arg(long, value_name = "MIB")]
@@ -277,7 +281,7 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, cache_disk, cache_dir, queue, replay_timeout, grace, cluster, api_key_file, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue, replay_timeout, grace, cluster, api_key_file, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

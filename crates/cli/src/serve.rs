@@ -394,6 +394,7 @@ fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String
         row_dtype: args.row_dtype,
         kv: args.kv,
         exact: args.exact,
+        swa_full: args.swa_full,
         prefix_bytes: args.prefix_bytes,
     }
 }
@@ -408,6 +409,7 @@ fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> s
         queue_limit: args.queue.unwrap_or(usual.queue_limit),
         replay_timeout: args.replay_timeout,
         copies_prefixes: args.prefix_bytes > 0,
+        cuts_prefixes: args.swa_full,
         // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.
         stored_tokens: args.disk.bytes / prepared.all_bytes.max(1),
         prefix_tokens: in_slots.max(args.prefix_bytes / prepared.position_bytes.max(1)),

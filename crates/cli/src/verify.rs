@@ -221,6 +221,7 @@ async fn form(
             row_dtype: RowDtype::F32,
             kv: KvType::F16,
             exact: false,
+            swa_full: true,
             prefix_bytes: 0,
         },
         stages,

@@ -86,6 +86,7 @@ async fn start(draft: Option<&Path>) -> Front {
             kv: KvType::F16,
             prefix_bytes: 0,
             exact: true,
+            swa_full: true,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
         scheduler: scheduler::Config {

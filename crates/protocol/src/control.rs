@@ -63,6 +63,9 @@ pub struct Assign {
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// Whether layers that look back over a window only keep every position all the same. If not they take less memory,
+    /// but sequences can be cut a little only, and prefixes taken over whole only.
+    pub swa_full: bool,
     /// Bytes for parked prefixes beside the engine.
     pub prefix_bytes: u64,
     /// The only node whose rows the stage accepts (the front itself for the first stage).

@@ -50,6 +50,8 @@ pub struct Config {
     pub least_stored: u32,
     /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
     pub copies_prefixes: bool,
+    /// Whether stages can cut a prefix. If not, whoever begins with one begins with all of it, once its sequence has ended.
+    pub cuts_prefixes: bool,
     /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
     /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
     pub speculate: Speculate,
@@ -75,6 +77,7 @@ impl Config {
             stored_tokens: 0,
             least_stored: LEAST_STORED,
             copies_prefixes: true,
+            cuts_prefixes: true,
             speculate: Speculate::off(),
         }
     }

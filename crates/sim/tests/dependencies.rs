@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Everything that a crate of ours may name under any kind of dependency.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("spec", &["protocol"]),
     ("scheduler", &["spec", "protocol"]),

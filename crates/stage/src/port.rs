@@ -43,6 +43,11 @@ pub struct EngineShape {
 pub enum Rewind {
     /// To any position (plain attention).
     Anywhere,
+    /// By so many rows at most, and prefixes not at all (sliding windows that forget).
+    Recent {
+        /// Rows that can be undone.
+        rows: u32,
+    },
     /// Only within the rows of the last call, at most `rows` of them (recurrent state with snapshots).
     LastCall {
         /// Rows that can be undone.

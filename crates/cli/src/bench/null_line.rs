@@ -210,6 +210,7 @@ pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
+        swa_full: true,
         prefix_bytes: 0,
     }
 }

@@ -21,9 +21,9 @@ pub(super) struct Prompts {
 
 impl Prompts {
     pub(super) fn new(store: Store, plan: &LinePlan) -> Self {
-        let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, .. } = plan;
+        let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, .. } = plan;
         let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-        let line = format!("{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact}");
+        let line = format!("{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}");
         Self { store, line: Name::new("line", &[line.as_bytes()]).digest() }
     }
 
@@ -83,6 +83,7 @@ mod tests {
             row_dtype: RowDtype::F32,
             kv,
             exact: false,
+            swa_full: true,
             prefix_bytes: 0,
         }
     }

@@ -26,10 +26,10 @@ pub(super) struct Filed {
 impl Filed {
     pub(super) fn new(place: PrefixStore, assign: &Assign) -> Self {
         let PrefixStore { store, engine } = place;
-        let Assign { model, layers, n_layers, context, n_slots, row_dtype, kv, exact, .. } = assign;
+        let Assign { model, layers, n_layers, context, n_slots, row_dtype, kv, exact, swa_full, .. } = assign;
         // Rows that travel in another form make other keys and values.
         let layout = format!(
-            "{model} {layers} of {n_layers}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact}, {engine}"
+            "{model} {layers} of {n_layers}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}, {engine}"
         );
         Self { store, layout }
     }

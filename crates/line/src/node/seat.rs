@@ -23,6 +23,7 @@ pub(super) struct EngineKey {
     max_rows: u32,
     kv: KvType,
     exact: bool,
+    swa_full: bool,
 }
 
 impl EngineKey {
@@ -36,6 +37,7 @@ impl EngineKey {
             max_rows: assign.max_rows,
             kv: assign.kv,
             exact: assign.exact,
+            swa_full: assign.swa_full,
         }
     }
 }

@@ -184,6 +184,7 @@ pub(crate) fn front_config(
             row_dtype: options.row_dtype,
             kv: KvType::F16,
             exact: false,
+            swa_full: true,
             prefix_bytes: 0,
         },
         stages,

@@ -95,6 +95,7 @@ fn put_assign(w: &mut Writer<'_>, v: &Assign) {
         KvType::Q4_0 => 2,
     });
     w.flag(v.exact);
+    w.flag(v.swa_full);
     w.u64(v.prefix_bytes);
     w.bytes(&v.upstream.0);
     w.option(v.downstream.as_ref(), |w, v| {
@@ -125,6 +126,7 @@ fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
         row_dtype: get_dtype(r, "assign.row_dtype")?,
         kv: get_kv(r)?,
         exact: r.flag("assign.exact")?,
+        swa_full: r.flag("assign.swa_full")?,
         prefix_bytes: r.u64("assign.prefix_bytes")?,
         upstream: NodeId(r.array("assign.upstream")?),
         downstream: r.option("assign.downstream", get_downstream)?,

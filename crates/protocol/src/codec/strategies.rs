@@ -219,12 +219,12 @@ fn assign() -> impl Strategy<Value = Assign> {
     let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
     let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
     let ids = any::<([u8; 32], [u8; 32], Option<[u8; 32]>, bool)>();
-    (line, layers, sizes, (dtype(), kv, any::<bool>(), any::<u64>()), ids, text()).prop_map(
+    (line, layers, sizes, (dtype(), kv, any::<(bool, bool)>(), any::<u64>()), ids, text()).prop_map(
         |(
             (n_stages, index),
             (n_layers, start, end),
             (context, n_slots, max_rows),
-            (row_dtype, kv, exact, prefix_bytes),
+            (row_dtype, kv, (exact, swa_full), prefix_bytes),
             ids,
             address,
         )| {
@@ -240,6 +240,7 @@ fn assign() -> impl Strategy<Value = Assign> {
                 row_dtype,
                 kv,
                 exact,
+                swa_full,
                 prefix_bytes,
                 upstream: NodeId(ids.1),
                 downstream: (index + 1 < n_stages).then_some(Downstream {

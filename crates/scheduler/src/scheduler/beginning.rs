@@ -19,12 +19,14 @@ impl Scheduler {
     /// What spares most of a text. A running sequence must be waited for and a store must be read, so each must spare
     /// more than what is at hand, by as much as that takes.
     pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token]) -> Option<Beginning> {
-        let parked = self.prefixes.find(namespace, text);
+        let cuts = self.config.cuts_prefixes;
+        let parked = self.prefixes.find(namespace, text).filter(|hit| cuts || !hit.keep);
         let at_hand = parked.map_or(0, |hit| hit.len);
-        let running = self.find_running(namespace, text).filter(|hit| hit.len >= at_hand + LEAST);
+        let running = self.find_running(namespace, text).filter(|hit| cuts && hit.len >= at_hand + LEAST);
         let soon = running.map_or(at_hand, |hit| hit.len);
         let least = soon + self.shelf.least();
-        let stored = self.shelf.find(namespace, text).filter(|hit| hit.len >= least);
+        let stored = self.shelf.find(namespace, text);
+        let stored = stored.filter(|hit| hit.len >= least && (cuts || !hit.keep));
         match (stored, running, parked) {
             (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
             (None, Some(hit), _) => {

@@ -61,7 +61,7 @@ impl StageCore {
         let fits = match self.shape.rewind {
             _ if matches!(place, Place::Fetching(_)) => true,
             Rewind::Anywhere => len >= start,
-            Rewind::LastCall { .. } => len == start,
+            Rewind::Recent { .. } | Rewind::LastCall { .. } => len == start,
         };
         if !fits {
             return Err(FaultKind::PrefixLost { prefix });

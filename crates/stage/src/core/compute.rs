@@ -74,9 +74,9 @@ impl StageCore {
         let mut candidates: Vec<Candidate> = ready.collect();
         candidates.sort_unstable_by_key(|candidate| candidate.slot);
         let max_spans = match self.shape.rewind {
-            Rewind::Anywhere if self.shape.is_first => self.together,
+            Rewind::Anywhere | Rewind::Recent { .. } if self.shape.is_first => self.together,
             // What comes together is computed together, with whatever else waits.
-            Rewind::Anywhere => usize::MAX,
+            Rewind::Anywhere | Rewind::Recent { .. } => usize::MAX,
             // A call with several sequences moves recurrent state and loses the snapshots.
             Rewind::LastCall { .. } => 1,
         };

@@ -1,11 +1,15 @@
 //! Prefixes of sequences that still run, and prefixes that outlive the stage in a store.
 
-use protocol::{Frame, Open, Park, Position, PrefixKey, Report, Reuse, SeqId, Stored, Token, Work};
-use stage::{Blob, Config, Keeping, Output, StageCore, StoreWork};
+use protocol::{
+    Fault, FaultKind, Frame, Open, Park, Position, PrefixKey, Report, Reuse, SeqId, Stored, Token, Work,
+};
+use stage::{Blob, Config, Keeping, Output, Rewind, StageCore, StoreWork};
 
 use crate::line::{CONFIG, Stage};
-use crate::prefixes::{A, B, C, X, begin, close, go_on, is_lost, park, prompt, rows, run, run_and_park, stage};
-use crate::toy::reference;
+use crate::prefixes::{
+    A, B, C, X, begin, close, go_on, is_lost, park, prompt, rows, run, run_and_park, stage, window,
+};
+use crate::toy::{Toy, reference};
 
 const KEY: PrefixKey = PrefixKey([7; 32]);
 const OTHER: PrefixKey = PrefixKey([8; 32]);
@@ -194,4 +198,35 @@ fn what_the_store_does_not_have_is_lost_and_nothing_else() {
     run_and_park(&mut stage, A, &[3, 1, 4]);
     stage.core.handle_fetched(X, KEY, Some(Blob { len: Position(2), bytes: vec![0; 16].into() }));
     assert_eq!(stage.settle(), []);
+}
+
+#[test]
+fn what_forgets_serves_whole_or_not_at_all() {
+    let forgetful = || Stage::new(Toy::new(0, 1, 3, 32, Rewind::Recent { rows: 2 }));
+    let mut stage = forgetful();
+    let text = run_and_park(&mut stage, A, &[3, 1, 4, 1, 5]);
+    let whole = text.len() - 1;
+    let longer = [&text[..], &prompt(&[9, 2])].concat();
+    assert!(is_lost(&stage.hear(begin(B, &longer, Some((A, whole - 1, true)))), B, A));
+    stage.hear(close(B));
+    run(&mut stage, C, &longer, Some((A, whole, true)));
+    // One that still runs is not copied: it would have to be cut.
+    assert_eq!(stage.hear(begin(X, &longer, Some((C, 5, true)))), []);
+    let said = stage.hear(park(C, longer.len() + 3));
+    assert!(is_lost(&said[1..], X, C));
+}
+
+#[test]
+fn what_forgets_is_cut_a_little_and_says_when_that_is_not_enough() {
+    let mut stage = Stage::new(Toy::new(0, 2, 1, 32, Rewind::Recent { rows: 2 }));
+    let text = prompt(&[3, 1, 4, 1, 5, 9]);
+    stage.hear(begin(A, &text, None));
+    stage.hear(chunk(A, &text, 0));
+    stage.hear(window(A, 4, text[4]));
+    assert_eq!(stage.core.stats().rows, 7);
+    let fault = |base, oldest| {
+        let kind = FaultKind::Rewind { base: Position(base), oldest: Position(oldest) };
+        [Output::Report(Report::Fault(Fault { seq: Some(A), kind }))]
+    };
+    assert_eq!(stage.hear(window(A, 3, text[3])), fault(3, 4), "what was forgotten before stays forgotten");
 }
