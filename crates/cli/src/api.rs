@@ -136,7 +136,11 @@ fn status(line: &LineSnapshot) -> LineStatus {
             held: stats.parked_prefixes,
             tokens: stats.parked_tokens,
             reused_tokens: stats.reused_tokens,
+            shared_tokens: stats.shared_tokens,
             lost: stats.lost_prefixes,
+            stored: stats.stored_prefixes,
+            stored_tokens: stats.stored_tokens,
+            restored_tokens: stats.restored_tokens,
         },
         mode: if line.relayed { "relay" } else { "direct" }.to_owned(),
     }

@@ -67,6 +67,24 @@ pub enum Place {
     },
 }
 
+/// Disk for the beginnings of earlier prompts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes; 0 for none.
+    pub bytes: u64,
+    /// Where; `None` for the default place.
+    pub folder: Option<PathBuf>,
+}
+
+impl Disk {
+    fn new(mib: Option<u32>, folder: Option<PathBuf>) -> anyhow::Result<Self> {
+        if folder.is_some() && mib.unwrap_or(0) == 0 {
+            return usage("--cache-dir needs --cache-disk MIB: how much may be kept there");
+        }
+        Ok(Self { bytes: u64::from(mib.unwrap_or(0)) << 20, folder })
+    }
+}
+
 /// `paceline serve`.
 #[derive(Clone, Debug)]
 pub struct ServeArgs {
@@ -102,8 +120,12 @@ pub struct ServeArgs {
     pub exact: bool,
     /// How keys and values are stored.
     pub kv: KvType,
+    /// Whether layers with a sliding window keep every position; always with `exact`.
+    pub swa_full: bool,
     /// Bytes of each stage for parked prefixes beside its engine.
     pub prefix_bytes: u64,
+    /// Where prefixes outlive the process.
+    pub disk: Disk,
     /// Requests that may wait; `None` for the usual number.
     pub queue: Option<u32>,
     /// How long running requests wait for a new line.
@@ -141,6 +163,8 @@ pub struct StageArgs {
     pub device: Option<String>,
     /// How the link to the next stage is slowed down.
     pub link: Option<Shape>,
+    /// Where prefixes outlive the process.
+    pub disk: Disk,
     /// Whether a front on this machine started the process: its identity comes on standard input, whose end ends it.
     pub child: bool,
 }
@@ -295,6 +319,15 @@ fn exact(exact: Option<bool>, gpu_layers: Option<u32>) -> anyhow::Result<bool> {
     }
 }
 
+fn swa_full(swa_full: Option<bool>, exact: Option<bool>) -> anyhow::Result<bool> {
+    match (swa_full.unwrap_or(true), exact.unwrap_or(false)) {
+        (false, true) => {
+            usage("--exact needs every position of a sliding window: leave --swa-full=false out")
+        }
+        (swa_full, _) => Ok(swa_full),
+    }
+}
+
 /// Where to cut, from `--stages` and `--cuts`, which must agree when both are given.
 fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut>> {
     let stages = within("--stages", stages, MAX_STAGES)?;
@@ -360,8 +393,10 @@ impl ServeArgs {
             row_dtype: row_dtype(flags.row_dtype.as_deref())?,
             speculate: speculate(flags.speculate.as_deref(), flags.width, flags.depth)?,
             exact: exact(flags.exact, flags.gpu_layers)?,
+            swa_full: swa_full(flags.swa_full, flags.exact)?,
             kv: kv_type(flags.kv_type.as_deref())?,
             prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
+            disk: Disk::new(flags.cache_disk, flags.cache_dir)?,
             queue: flags.queue,
             replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
             grace: time("--grace", flags.grace.as_deref(), GRACE)?,
@@ -435,6 +470,7 @@ impl StageArgs {
             gpu_layers: flags.gpu_layers,
             device: flags.device,
             link: shape(flags.link)?,
+            disk: Disk::new(flags.cache_disk, flags.cache_dir)?,
             child: flags.child.unwrap_or(false),
         })
     }

@@ -50,6 +50,7 @@ pub(crate) fn load(
         threads: budget.threads,
         kv: KvType::F16,
         exact: args.exact,
+        swa_full: true,
         gpu_layers: args.gpu_layers.unwrap_or(ALL_LAYERS),
         device: args.device.clone(),
     };

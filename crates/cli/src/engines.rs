@@ -88,6 +88,7 @@ impl Engines {
             threads: self.options.threads,
             kv: assign.kv,
             exact: assign.exact,
+            swa_full: assign.swa_full,
             gpu_layers: self.options.gpu_layers.unwrap_or(ALL_LAYERS),
             device: self.options.device.clone(),
         }

@@ -237,10 +237,21 @@ pub(crate) struct ServeFlags {
     /// How keys and values are stored: f16, q8_0 or q4_0 [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<String>,
+    /// Have layers that look back over a window only (Gemma) keep every position; false takes less memory, but computed
+    /// prompts serve only those that go on from all of them [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) swa_full: Option<bool>,
     /// Memory of each stage for the beginnings of earlier prompts, in MiB; 0 keeps only what no slot needs
     /// [default: 1024]
     #[arg(long, value_name = "MIB")]
     pub(crate) cache_ram: Option<u32>,
+    /// Disk of this machine for the beginnings of earlier prompts, in MiB: they outlive the process. What is kept can be
+    /// read by whoever reads the disk [default: 0, off]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_disk: Option<u32>,
+    /// The folder for that [default: ~/.cache/paceline/prefixes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
     /// Requests that may wait; more are sent away to try again later [default: 128]
     #[arg(long, value_name = "N")]
     pub(crate) queue: Option<u32>,
@@ -280,8 +291,8 @@ pub(crate) struct ServeFlags {
 }
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, cache_ram, queue, replay_timeout, grace, heartbeat,
-    dead_after, cluster, api_key_file, tls_cert, tls_key, cors, model_id);
+    link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
+    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, tls_cert, tls_key, cors, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -312,13 +323,20 @@ pub(crate) struct StageFlags {
     /// Make the link to the next stage behave like this network
     #[arg(long, value_name = "SHAPE")]
     pub(crate) link: Option<String>,
+    /// Disk of this machine for the beginnings of earlier prompts, in MiB: they outlive the process. What is kept can be
+    /// read by whoever reads the disk [default: 0, off]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_disk: Option<u32>,
+    /// The folder for that [default: ~/.cache/paceline/prefixes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
     /// Started by a front: membership and peer come on standard input, and the end of it ends the process
     #[arg(long, hide = true, num_args = 0, default_missing_value = "true")]
     #[serde(skip)]
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, join, models, threads, gpu_layers, device, link, child);
+layered!(StageFlags: listen, cluster, join, models, threads, gpu_layers, device, link, cache_disk, cache_dir, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

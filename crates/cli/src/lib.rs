@@ -10,6 +10,7 @@ pub mod bench;
 mod children;
 mod cluster;
 mod config;
+mod disk;
 mod draft;
 mod engines;
 mod flags;

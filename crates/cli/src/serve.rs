@@ -14,6 +14,7 @@ use protocol::{Generation, LayerRange, ModelId};
 use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
 use stage::Engine;
+use store::Store;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
-use crate::{cluster, draft, signals};
+use crate::{cluster, disk, draft, signals};
 
 /// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
 /// the start, and few conversations are longer.
@@ -185,9 +186,13 @@ struct Prepared {
     row_bytes: u64,
     /// Of the keys and values of one position in the stage that has most of them.
     position_bytes: u64,
+    /// Of those in all stages together.
+    all_bytes: u64,
     threads: Threads,
     /// The draft model, if there is one.
     draft: Option<Box<dyn Engine>>,
+    /// Where prefixes outlive the process.
+    store: Option<Store>,
 }
 
 /// Threads of this machine's engines.
@@ -240,7 +245,8 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
     let info = model_info(args, &model, &slices, &vocab, context)?;
     let row_bytes = 4 * u64::from(model.n_embd());
     let most_layers = slices.plan.stages.iter().map(|stage| stage.range.end - stage.range.start).max();
-    let share = llama::position_bytes(&model, args.kv) * u64::from(most_layers.unwrap_or(0));
+    let all_bytes = llama::position_bytes(&model, args.kv);
+    let share = all_bytes * u64::from(most_layers.unwrap_or(0));
     let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
     let draft_model = args.speculate.draft_model();
     let n_local = n_local(args, slices.plan.stages.len());
@@ -251,7 +257,8 @@ fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
             draft::load(Path::new(path), args, &vocab, draft::Budget { context, threads: threads.draft })
         })
         .transpose()?;
-    Ok(Prepared { slices, info, vocab, context, row_bytes, position_bytes, threads, draft })
+    let store = disk::open(&args.disk)?;
+    Ok(Prepared { slices, info, vocab, context, row_bytes, position_bytes, all_bytes, threads, draft, store })
 }
 
 /// Stages on this machine.
@@ -341,6 +348,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
         heartbeat: args.heartbeat,
         local_link: LinkOptions::default(),
         relay: args.relay,
+        store: prepared.store.clone(),
         first_generation: first_generation(),
     };
     let front = match draft {
@@ -368,11 +376,13 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
 
 fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, threads: u32) -> Node {
     let options = EngineOptions { threads, gpu_layers: args.gpu_layers, device: args.device.clone() };
-    let engines = Engines::new(None, options).with_whole(prepared.slices.identity, args.model.clone());
+    let engines =
+        Engines::new(None, options.clone()).with_whole(prepared.slices.identity, args.model.clone());
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
     Node::start(NodeConfig {
         identity: identity.clone(),
+        store: disk::of_stage(prepared.store.clone(), &options),
         source: Arc::new(engines),
         build: signals::build(),
         dial,
@@ -394,6 +404,7 @@ fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String
         row_dtype: args.row_dtype,
         kv: args.kv,
         exact: args.exact,
+        swa_full: args.swa_full,
         prefix_bytes: args.prefix_bytes,
     }
 }
@@ -408,6 +419,9 @@ fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> s
         queue_limit: args.queue.unwrap_or(usual.queue_limit),
         replay_timeout: args.replay_timeout,
         copies_prefixes: args.prefix_bytes > 0,
+        cuts_prefixes: args.swa_full,
+        // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.
+        stored_tokens: args.disk.bytes / prepared.all_bytes.max(1),
         prefix_tokens: in_slots.max(args.prefix_bytes / prepared.position_bytes.max(1)),
         ..usual
     }
@@ -427,6 +441,10 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     option("--gpu-layers", args.gpu_layers.map(|n| n.to_string()));
     option("--device", args.device.clone());
     option("--link", args.link.as_ref().map(ToString::to_string));
+    if args.disk.bytes > 0 {
+        option("--cache-disk", Some((args.disk.bytes >> 20).to_string()));
+        option("--cache-dir", args.disk.folder.as_deref().and_then(Path::to_str).map(str::to_owned));
+    }
     let models = args.model.parent().filter(|folder| *folder != Path::new(""));
     option("--models", models.and_then(Path::to_str).map(str::to_owned));
     list

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, invite, signals};
+use crate::{cluster, disk, invite, signals};
 
 /// How long loaded layers are kept for a front that is gone: a restart of it takes seconds, and loading them again may
 /// take minutes. After that the memory is free for others.
@@ -60,7 +60,7 @@ async fn serve(
     options.link.shape.clone_from(&args.link);
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
     let address = listener.local_addr();
-    let node = Node::start(node_config(args, identity));
+    let node = Node::start(node_config(args, identity)?);
     if args.child {
         // The front waits for this line; if it is gone, so is this process soon.
         let mut out = std::io::stdout().lock();
@@ -81,7 +81,7 @@ async fn serve(
     }
 }
 
-fn node_config(args: &StageArgs, identity: Identity) -> NodeConfig {
+fn node_config(args: &StageArgs, identity: Identity) -> anyhow::Result<NodeConfig> {
     let options = EngineOptions {
         threads: args.threads.map_or_else(signals::cores, u32::from),
         gpu_layers: args.gpu_layers,
@@ -89,14 +89,15 @@ fn node_config(args: &StageArgs, identity: Identity) -> NodeConfig {
     };
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
-    NodeConfig {
+    Ok(NodeConfig {
         identity,
+        store: disk::of_stage(disk::open(&args.disk)?, &options),
         source: Arc::new(Engines::new(args.models.clone(), options)),
         build: signals::build(),
         dial,
         heartbeat: Heartbeat::default(),
         lease: LEASE,
-    }
+    })
 }
 
 /// Reads this child's identity, and leaves a thread behind that says when the front has gone.

@@ -194,6 +194,7 @@ async fn form(
         let listener = Listener::bind("127.0.0.1:0", &member, ListenerOptions::default()).await?;
         let (_, address) = watch::channel(Some(listener.local_addr().to_string()));
         let node = Node::start(NodeConfig {
+            store: None,
             identity: member,
             source: Arc::new(engines),
             build: signals::build(),
@@ -206,6 +207,7 @@ async fn form(
     }
     let n_stages = ranges.len() as u16;
     Ok(Front::start(FrontConfig {
+        store: None,
         identity,
         build: signals::build(),
         plan: LinePlan {
@@ -219,6 +221,7 @@ async fn form(
             row_dtype: RowDtype::F32,
             kv: KvType::F16,
             exact: false,
+            swa_full: true,
             prefix_bytes: 0,
         },
         stages,

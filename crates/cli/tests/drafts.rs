@@ -54,6 +54,7 @@ impl EngineSource for Whole {
 async fn start(draft: Option<&Path>) -> Front {
     let (identity, mut members) = Identity::ephemeral_cluster(1).expect("keys can be made");
     let node = Node::start(NodeConfig {
+        store: None,
         identity: members.remove(0),
         source: Arc::new(Whole),
         build: "test".into(),
@@ -70,6 +71,7 @@ async fn start(draft: Option<&Path>) -> Front {
     // The line is so short that nothing would be guessed of itself.
     let reach = Reach { width: Some(2), depth: Some(3), ..Reach::default() };
     let config = FrontConfig {
+        store: None,
         identity,
         build: "test".into(),
         plan: LinePlan {
@@ -84,6 +86,7 @@ async fn start(draft: Option<&Path>) -> Front {
             kv: KvType::F16,
             prefix_bytes: 0,
             exact: true,
+            swa_full: true,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
         scheduler: scheduler::Config {

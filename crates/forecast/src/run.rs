@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
                 ScriptEngine::new((index, n_stages), (context, N_VOCAB, line.n_slots), Arc::clone(&scripts));
             let core = StageCore::new(
                 stage::Engine::shape(&engine).clone(),
-                stage::Config { row_dtype: RowDtype::F32, prefix_bytes: PREFIX_BYTES },
+                stage::Config { row_dtype: RowDtype::F32, prefix_bytes: PREFIX_BYTES, has_store: false },
             );
             Stage { core, engine, running: None, busy: Duration::ZERO }
         };
@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
                 }
                 Output::Event(id, event) => self.tell(id, event),
                 // Texts are given together with who guesses them: no model drafts.
-                Output::Draft(..) => {}
+                Output::Draft(..) | Output::Shelved(_) => {}
             }
         }
     }
@@ -274,6 +274,7 @@ impl<'a> Run<'a> {
                 stage::Output::Report(report) => {
                     (self.line.links[self.stages.len()], Happening::Report(StageIndex(index as u16), report))
                 }
+                stage::Output::Store(work) => panic!("no stage has a store here: {work:?}"),
             };
             self.agenda.plan(self.now + at, happening);
         }

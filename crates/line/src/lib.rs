@@ -18,5 +18,5 @@ pub use front::{
     Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Seat, SeatState, StageAddress, StageSnapshot,
     StageSpec,
 };
-pub use node::{Node, NodeConfig};
+pub use node::{Node, NodeConfig, PrefixStore};
 pub use source::{EngineSource, LoadError};

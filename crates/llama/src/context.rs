@@ -30,6 +30,8 @@ pub(crate) struct ContextOptions {
     pub(crate) threads: u32,
     pub(crate) kv: KvType,
     pub(crate) exact: bool,
+    /// Whether layers with a sliding window keep every position.
+    pub(crate) swa_full: bool,
     /// The tensor to capture on every call, if any.
     pub(crate) capture: Option<CString>,
 }
@@ -156,6 +158,15 @@ impl Context {
         unsafe { sys::llama_memory_seq_rm(memory, i32::from(slot.0), len, -1) }
     }
 
+    /// Whether a slot still holds what a row at `position` looks back to, the window of sliding layers included.
+    pub(crate) fn remembers(&self, slot: Slot, position: u32) -> bool {
+        // SAFETY: the context is live.
+        let memory = unsafe { sys::llama_get_memory(self.raw.as_ptr()) };
+        // SAFETY: `memory` belongs to the live context; slot numbers were checked against n_seq_max.
+        let oldest = unsafe { sys::llama_memory_seq_pos_min(memory, i32::from(slot.0)) };
+        i64::from(oldest) <= i64::from(position.saturating_sub(self.model.window()))
+    }
+
     /// Appends a slot's positions to `bytes`. False if llama.cpp cannot.
     pub(crate) fn save(&mut self, slot: Slot, bytes: &mut Vec<u8>) -> bool {
         let seq = i32::from(slot.0);
@@ -236,7 +247,7 @@ fn parameters(options: &ContextOptions) -> sys::llama_context_params {
     params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_AUTO;
     // One stream per slot, and windows that can always be rewound (ARCHITECTURE.md, "KV layout").
     params.kv_unified = false;
-    params.swa_full = true;
+    params.swa_full = options.swa_full;
     params.no_perf = true;
     params
 }

@@ -37,6 +37,9 @@ pub struct EngineConfig {
     /// Whether a row's result must not depend on its neighbours in the call. CPU only; ARM's `i8mm` kernels, which
     /// take two rows at a time, are not covered.
     pub exact: bool,
+    /// Whether layers that look back over a window only keep every position all the same, so that slots can be cut
+    /// anywhere. If not they take less memory, and a slot can be cut by half a call's rows; not with `exact`.
+    pub swa_full: bool,
     /// Layers on a GPU; 0 for none.
     pub gpu_layers: u32,
     /// Which GPU, by ggml's name; `None` for all.
@@ -55,6 +58,7 @@ impl EngineConfig {
             threads: 1,
             kv: KvType::F16,
             exact: false,
+            swa_full: true,
             gpu_layers: 0,
             device: None,
         }
@@ -74,6 +78,12 @@ impl EngineConfig {
         if self.exact && self.gpu_layers > 0 {
             return Err(LoadError::Config(
                 "exact arithmetic works on the CPU only: use it without GPU layers".into(),
+            ));
+        }
+        if self.exact && !self.swa_full {
+            return Err(LoadError::Config(
+                "exact arithmetic needs every position of a sliding window: use it without swa_full off"
+                    .into(),
             ));
         }
         Ok(())
@@ -136,6 +146,7 @@ impl LlamaEngine {
                 threads: config.threads,
                 kv: config.kv,
                 exact: config.exact,
+                swa_full: config.swa_full,
                 capture: role.capture.clone(),
             },
             &config.path,
@@ -303,8 +314,11 @@ fn shape_of(
         None if role.is_tail => context.model().n_tokens(),
         None => 0,
     };
+    let forgets = !config.swa_full && context.model().window() > 0;
     let rewind = match context.model().is_recurrent() {
         true => Rewind::LastCall { rows: context.rollback_rows() },
+        // llama.cpp keeps the window and the rows of one call besides.
+        false if forgets => Rewind::Recent { rows: context.max_rows() as u32 / 2 },
         false => Rewind::Anywhere,
     };
     EngineShape {
@@ -354,6 +368,15 @@ impl Engine for LlamaEngine {
             self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
         if len.0 >= *held {
             return Ok(());
+        }
+        if matches!(self.shape.rewind, Rewind::Recent { .. }) && !self.context.remembers(slot, len.0) {
+            return Err(EngineError {
+                reason: format!(
+                    "slot {} has forgotten what position {len} looks back to: layers with a sliding window keep \
+                     little with swa_full off",
+                    slot.0
+                ),
+            });
         }
         if !self.context.cut(slot, len.0) {
             return Err(EngineError {

@@ -101,6 +101,12 @@ impl Model {
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
     }
 
+    /// Positions that layers with a sliding window look back over; 0 if there are none.
+    pub(crate) fn window(&self) -> u32 {
+        // SAFETY: the model is live.
+        unsafe { sys::llama_model_n_swa(self.raw.as_ptr()) }.max(0).cast_unsigned()
+    }
+
     /// Whether a sequence's state is more than keys and values that can be cut anywhere.
     pub(crate) fn is_recurrent(&self) -> bool {
         // SAFETY: the model is live.

@@ -63,6 +63,9 @@ pub struct Assign {
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// Whether layers that look back over a window only keep every position all the same. If not they take less memory,
+    /// but sequences can be cut a little only, and prefixes taken over whole only.
+    pub swa_full: bool,
     /// Bytes for parked prefixes beside the engine.
     pub prefix_bytes: u64,
     /// The only node whose rows the stage accepts (the front itself for the first stage).
@@ -130,8 +133,20 @@ pub enum Report {
     Closed(SeqId),
     /// Something contradicted what the stage holds, or the engine refused.
     Fault(Fault),
+    /// What came of a [`Park`](crate::Park) with a key.
+    Stored(Stored),
     /// What the stage has counted in this generation. For people and programs that watch; nothing depends on it.
     Counters(StageCounters),
+}
+
+/// A parked prefix was to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Which one.
+    pub prefix: SeqId,
+    /// Whether the stage's store has it now. If not, the stage stores nothing any more in this generation. A prefix that
+    /// was taken over or dropped before it could be stored is answered by nothing.
+    pub kept: bool,
 }
 
 /// What a stage counts from the start of a generation on; the numbers only grow.
@@ -153,6 +168,12 @@ pub struct StageCounters {
     pub passed_over: u64,
     /// Rows computed for nothing.
     pub wasted_rows: u64,
+    /// Prefixes that its store has taken.
+    pub stored_prefixes: u64,
+    /// Prefixes that its store has given back.
+    pub restored_prefixes: u64,
+    /// Prefixes that its store did not have, or not as they had been stored.
+    pub missed_prefixes: u64,
 }
 
 /// Where a stage stands.

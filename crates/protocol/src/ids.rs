@@ -146,6 +146,10 @@ digest! {
     ModelId
 }
 digest! {
+    /// What a stored prefix holds: BLAKE3 over whose it is and its tokens. Two prefixes of one key are the same.
+    PrefixKey
+}
+digest! {
     /// A node's Ed25519 public key.
     NodeId
 }

@@ -18,10 +18,12 @@ mod work;
 pub use codec::{DecodeError, Wire};
 pub use control::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, Progress, Report, StageCounters, StageState,
-    ToFront, ToStage,
+    Stored, ToFront, ToStage,
 };
 pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
-pub use ids::{Epoch, Generation, LayerRange, ModelId, NodeId, Position, SeqId, StageIndex, Token, WindowId};
+pub use ids::{
+    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PrefixKey, SeqId, StageIndex, Token, WindowId,
+};
 pub use rows::{RowDtype, RowError, Rows};
 pub use sampling::{After, DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams};
 pub use work::{

@@ -1,6 +1,6 @@
 //! Work frames: what travels down the line in order, and the verdict that comes back.
 
-use crate::{Epoch, Position, Rows, SamplerParams, SeqId, Token, WindowId};
+use crate::{Epoch, Position, PrefixKey, Rows, SamplerParams, SeqId, Token, WindowId};
 
 /// One frame on the way from the front through every stage to the tail.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,13 +128,15 @@ pub struct Open {
     pub history: Vec<Token>,
 }
 
-/// A parked prefix whose first positions a new sequence takes over.
+/// A prefix whose first positions a new sequence takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
-    /// The sequence that was parked.
+    /// The sequence that was parked, or one that still runs: its first positions are copied once it has them.
     pub prefix: SeqId,
-    /// Whether the prefix stays for others; else it is gone once the new sequence has begun.
+    /// Whether the prefix stays for others; else it is gone once the new sequence has begun. One that runs stays anyway.
     pub keep: bool,
+    /// Where a stage that has no such prefix finds it in its store; it is the prefix of that id from then on.
+    pub stored: Option<PrefixKey>,
 }
 
 /// The prompt's tokens at `base..base + tokens.len()`.
@@ -186,6 +188,8 @@ pub struct Park {
     pub seq: SeqId,
     /// Positions to keep: the committed inputs.
     pub len: Position,
+    /// Under which key they shall be stored for good, if they shall: a [`Stored`](crate::Stored) from every stage answers.
+    pub store: Option<PrefixKey>,
 }
 
 /// Ends a sequence on every stage, or drops the prefix that it was parked as.

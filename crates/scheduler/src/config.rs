@@ -13,6 +13,8 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHUNK_ROWS: u32 = 128;
 /// A pause that a reader of a stream hardly sees.
 const CHUNK_TIME: Duration = Duration::from_millis(100);
+/// Read back from a disk in some ten milliseconds, and hardly ever computed as fast.
+const LEAST_STORED: u32 = 128;
 /// Frames of a sequence that may wait besides its chunks: its open, a window and its close.
 const OTHER_FRAMES: u64 = 3;
 
@@ -42,8 +44,14 @@ pub struct Config {
     pub replay_timeout: Duration,
     /// Tokens of parked prefixes that the line keeps at most; 0 keeps none.
     pub prefix_tokens: u64,
+    /// Tokens of prefixes that the stages' stores keep at most; 0 stores none.
+    pub stored_tokens: u64,
+    /// Tokens that a stored prefix must spare at least: reading it back must be sooner than computing them.
+    pub least_stored: u32,
     /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
     pub copies_prefixes: bool,
+    /// Whether stages can cut a prefix. If not, whoever begins with one begins with all of it, once its sequence has ended.
+    pub cuts_prefixes: bool,
     /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
     /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
     pub speculate: Speculate,
@@ -66,7 +74,10 @@ impl Config {
             queue_timeout: QUEUE_TIMEOUT,
             replay_timeout: Duration::ZERO,
             prefix_tokens: 0,
+            stored_tokens: 0,
+            least_stored: LEAST_STORED,
             copies_prefixes: true,
+            cuts_prefixes: true,
             speculate: Speculate::off(),
         }
     }

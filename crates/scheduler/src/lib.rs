@@ -14,6 +14,7 @@ mod queue;
 mod request;
 mod scheduler;
 mod sequence;
+mod shelf;
 mod status;
 
 pub use config::Config;
@@ -22,5 +23,6 @@ pub use fault::ReportFault;
 pub use prefixes::Namespace;
 pub use request::{Client, Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
+pub use shelf::Shelved;
 pub use spec::{Guesses, InFlight, SourceTally, Tally};
 pub use status::{Loops, SequenceState, SequenceStatus, Stats};

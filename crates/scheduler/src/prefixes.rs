@@ -1,7 +1,8 @@
-//! Which parked prefixes the line should hold, and which of them a new prompt should begin with.
+//! Which prefixes the line should hold, and which of them a new prompt should begin with.
 //!
 //! Owns: the tokens of each, their budget, and who goes first. Does not know where a stage keeps its part of one, nor
-//! whether it still does: a stage that lost it says so, and the sequence begins again without it.
+//! whether it still does: a stage that lost it says so, and the sequence begins again without it. There are two such
+//! indexes: of what is parked, by the sequences that left it, and of what is stored (see [`crate::shelf`]).
 //!
 //! Prefixes are kept in the order of their tokens. Of all of them, the one that shares most with a prompt then stands
 //! right before or right after the place where the prompt would stand: two look-ups find it, to the token.
@@ -9,10 +10,10 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use protocol::{SeqId, Token};
+use protocol::Token;
 
 /// Tokens that a prefix must save at least: fewer are computed sooner than found.
-const LEAST: usize = 16;
+pub(crate) const LEAST: usize = 16;
 /// Prefixes at most. A stage keeps as many.
 const MAX_PREFIXES: usize = 1024;
 
@@ -23,9 +24,9 @@ type Key = (Namespace, Vec<Token>);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Prefixes {
-    by_tokens: BTreeMap<Key, Entry>,
-    by_seq: BTreeMap<SeqId, Key>,
+pub(crate) struct Prefixes<Id> {
+    by_tokens: BTreeMap<Key, Entry<Id>>,
+    by_id: BTreeMap<Id, Key>,
     /// Tokens of all.
     held: u64,
     /// What `held` may be.
@@ -35,51 +36,60 @@ pub(crate) struct Prefixes {
 }
 
 #[derive(Debug)]
-struct Entry {
-    seq: SeqId,
+struct Entry<Id> {
+    id: Id,
     /// Who is worth least goes first.
     worth: f64,
 }
 
 /// What a prompt can begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hit {
-    /// The parked sequence.
-    pub(crate) prefix: SeqId,
+pub(crate) struct Hit<Id> {
+    /// Which prefix.
+    pub(crate) prefix: Id,
     /// Tokens shared.
     pub(crate) len: usize,
     /// Whether others may want it still: it holds more than that. (Who goes on from all of it will park more than it.)
     pub(crate) keep: bool,
 }
 
-impl Prefixes {
+impl<Id: Copy + Ord> Prefixes<Id> {
     pub(crate) const fn new(budget: u64) -> Self {
-        Self { by_tokens: BTreeMap::new(), by_seq: BTreeMap::new(), held: 0, budget, clock: 0.0 }
+        Self { by_tokens: BTreeMap::new(), by_id: BTreeMap::new(), held: 0, budget, clock: 0.0 }
+    }
+
+    /// What may be held, in tokens.
+    pub(crate) const fn budget(&self) -> u64 {
+        self.budget
     }
 
     /// The prefix that shares most tokens with a prompt, whose last token is never taken from a prefix: it must be
     /// computed to go on from it.
-    pub(crate) fn find(&mut self, namespace: Namespace, prompt: &[Token]) -> Option<Hit> {
+    pub(crate) fn find(&mut self, namespace: Namespace, prompt: &[Token]) -> Option<Hit<Id>> {
         let most = prompt.len().checked_sub(1)?;
-        let key = (namespace, prompt[..most].to_vec());
-        let before = self.by_tokens.range(..=&key).next_back();
-        let after = self.by_tokens.range((Bound::Excluded(&key), Bound::Unbounded)).next();
-        let hit = |((space, tokens), entry): (&Key, &Entry)| {
-            let len = tokens.iter().zip(&key.1).take_while(|(a, b)| a == b).count();
-            let hit = Hit { prefix: entry.seq, len, keep: len < tokens.len() };
-            (*space == namespace && len >= LEAST).then_some(hit)
-        };
-        let hits = [before, after].into_iter().flatten().filter_map(hit);
-        let best = hits.max_by_key(|hit| hit.len)?;
+        let best = self.longest(namespace, &prompt[..most])?;
         self.touch(best.prefix);
         Some(best)
     }
 
-    /// The line keeps a sequence's first tokens from now on. Returns the sequences whose prefixes it need no longer
-    /// keep, perhaps this one.
-    pub(crate) fn insert(&mut self, namespace: Namespace, tokens: Vec<Token>, seq: SeqId) -> Vec<SeqId> {
+    /// The prefix that shares most tokens with a text.
+    pub(crate) fn longest(&self, namespace: Namespace, text: &[Token]) -> Option<Hit<Id>> {
+        let key = (namespace, text.to_vec());
+        let before = self.by_tokens.range(..=&key).next_back();
+        let after = self.by_tokens.range((Bound::Excluded(&key), Bound::Unbounded)).next();
+        let hit = |((space, tokens), entry): (&Key, &Entry<Id>)| {
+            let len = tokens.iter().zip(&key.1).take_while(|(a, b)| a == b).count();
+            let hit = Hit { prefix: entry.id, len, keep: len < tokens.len() };
+            (*space == namespace && len >= LEAST).then_some(hit)
+        };
+        let hits = [before, after].into_iter().flatten().filter_map(hit);
+        hits.max_by_key(|hit| hit.len)
+    }
+
+    /// The line keeps these tokens from now on. Returns the prefixes that it need no longer keep, perhaps this one.
+    pub(crate) fn insert(&mut self, namespace: Namespace, tokens: Vec<Token>, id: Id) -> Vec<Id> {
         if tokens.len() < LEAST || tokens.len() as u64 > self.budget {
-            return vec![seq];
+            return vec![id];
         }
         let key = (namespace, tokens);
         let mut gone = Vec::new();
@@ -88,7 +98,7 @@ impl Prefixes {
             && *space == namespace
             && key.1.starts_with(shorter)
         {
-            gone.push(entry.seq);
+            gone.push(entry.id);
             self.remove(*gone.last().expect("it was just pushed"));
         }
         let covered = self.by_tokens.range(&key..).next();
@@ -96,16 +106,16 @@ impl Prefixes {
             && *space == namespace
             && longer.starts_with(&key.1)
         {
-            gone.push(seq);
+            gone.push(id);
             return gone;
         }
         self.held += key.1.len() as u64;
         let worth = self.worth(&key);
-        self.by_seq.insert(seq, key.clone());
-        self.by_tokens.insert(key, Entry { seq, worth });
-        while self.held > self.budget || self.by_seq.len() > MAX_PREFIXES {
+        self.by_id.insert(id, key.clone());
+        self.by_tokens.insert(key, Entry { id, worth });
+        while self.held > self.budget || self.by_id.len() > MAX_PREFIXES {
             let least = self.by_tokens.values().min_by(|a, b| a.worth.total_cmp(&b.worth));
-            let Some((oldest, worth)) = least.map(|entry| (entry.seq, entry.worth)) else { break };
+            let Some((oldest, worth)) = least.map(|entry| (entry.id, entry.worth)) else { break };
             self.clock = worth;
             self.remove(oldest);
             gone.push(oldest);
@@ -114,13 +124,18 @@ impl Prefixes {
     }
 
     /// A prefix is gone. Whether it was here.
-    pub(crate) fn remove(&mut self, seq: SeqId) -> bool {
-        let key = self.by_seq.remove(&seq);
+    pub(crate) fn remove(&mut self, id: Id) -> bool {
+        let key = self.by_id.remove(&id);
         if let Some(key) = &key {
             self.held -= key.1.len() as u64;
             self.by_tokens.remove(key);
         }
         key.is_some()
+    }
+
+    /// Whether a prefix is here, and its tokens.
+    pub(crate) fn tokens(&self, id: Id) -> Option<(Namespace, &[Token])> {
+        self.by_id.get(&id).map(|(namespace, tokens)| (*namespace, &tokens[..]))
     }
 
     /// All are gone.
@@ -130,11 +145,11 @@ impl Prefixes {
 
     /// Tokens and prefixes held.
     pub(crate) fn size(&self) -> (u64, u32) {
-        (self.held, self.by_seq.len() as u32)
+        (self.held, self.by_id.len() as u32)
     }
 
-    fn touch(&mut self, seq: SeqId) {
-        let Some(key) = self.by_seq.get(&seq) else { return };
+    fn touch(&mut self, id: Id) {
+        let Some(key) = self.by_id.get(&id) else { return };
         let worth = self.worth(key);
         if let Some(entry) = self.by_tokens.get_mut(key) {
             entry.worth = worth;
@@ -153,6 +168,7 @@ impl Prefixes {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use protocol::SeqId;
 
     use super::*;
 
@@ -162,7 +178,7 @@ mod tests {
 
     const SYSTEM: &str = "you are a helpful assistant. ";
 
-    fn filled() -> Prefixes {
+    fn filled() -> Prefixes<SeqId> {
         let mut prefixes = Prefixes::new(1000);
         for (seq, tail) in ["hello there", "good morning", "what is rust"].iter().enumerate() {
             assert!(prefixes.insert(0, tokens(&format!("{SYSTEM}{tail}")), SeqId(seq as u64)).is_empty());

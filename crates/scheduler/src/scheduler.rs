@@ -4,18 +4,20 @@
 //! a driver feeds reports and time in and carries outputs away.
 
 mod admission;
+mod beginning;
 mod reports;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{Frame, Hint, SeqId, Token, Work, limits};
+use protocol::{Frame, Hint, PrefixKey, SeqId, Token, Work, limits};
 use spec::{Draft, Line, Pace, Proposer};
 
 use crate::groups::Load;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Namespace, Prefixes};
 use crate::queue::{Patience, Queue, Waiting};
 use crate::sequence::{Guessing, Sequence};
+use crate::shelf::{Shelf, Shelved};
 use crate::{
     Config, Drafting, Event, Failure, Finish, Refusal, Request, RequestId, SequenceStatus, Stats, Timings,
 };
@@ -31,6 +33,8 @@ pub enum Output {
     Event(RequestId, Event),
     /// For whoever drafts for a request elsewhere; only if [`Config::speculate`] names a draft model.
     Draft(RequestId, Drafting),
+    /// For whoever remembers what is stored; only if [`Config::stored_tokens`] is not 0.
+    Shelved(Shelved),
 }
 
 /// All requests of a front on one line. Pure: `now` is the time since any fixed start and never decreases.
@@ -44,7 +48,9 @@ pub struct Scheduler {
     queue: Queue,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
-    prefixes: Prefixes,
+    prefixes: Prefixes<SeqId>,
+    /// What the stages' stores have.
+    shelf: Shelf,
     /// How fast the line is.
     pub(crate) pace: Pace,
     /// Verdicts still to come of groups whose first ones are here, see [`Company`]; below 0 while others came first.
@@ -83,6 +89,7 @@ impl Scheduler {
             line_is_up: false,
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
+            shelf: Shelf::new(config.stored_tokens, config.least_stored),
             vain_probes: 0,
             awaited: 0,
             answered: Vec::new(),
@@ -96,6 +103,12 @@ impl Scheduler {
             outputs: VecDeque::new(),
             stats: Stats::default(),
         }
+    }
+
+    /// A prefix that the stages' stores had when an earlier front knew them; the one used last comes last. Returns the
+    /// keys of what there is no room for. A stage that does not have it any more says so when it is asked for it.
+    pub fn restore(&mut self, namespace: Namespace, tokens: Vec<Token>) -> Vec<PrefixKey> {
+        self.shelf.restore(namespace, tokens)
     }
 
     /// Takes a request: it starts at once if a slot is free, else it waits.
@@ -201,6 +214,7 @@ impl Scheduler {
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         self.sequences.clear();
         self.prefixes.clear();
+        self.shelf.line_lost();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
         self.vain_probes = 0;
@@ -235,6 +249,7 @@ impl Scheduler {
         stats.queued = self.queue.len() as u32;
         stats.sequences = self.sequences.len() as u32;
         (stats.parked_tokens, stats.parked_prefixes) = self.prefixes.size();
+        (stats.stored_tokens, stats.stored_prefixes) = self.shelf.size();
         self.sequences.values().for_each(|sequence| add(&mut stats, &sequence.guessing()));
         stats
     }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{Chunk, Position, Progress, SeqId, StageTiming, Token, Verdict, Work};
+use protocol::{Chunk, Position, Progress, Reuse, SeqId, StageTiming, Token, Verdict, Work};
 use spec::{
     Answered, Draft, InFlight, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
     Tally, TextChange,
@@ -21,7 +21,9 @@ pub(crate) struct Sequence {
     request: RequestId,
     /// As it was asked for, to begin again if a stage has lost the prefix.
     asked: Box<Request>,
-    /// Prompt tokens taken over from a parked prefix when the request began.
+    /// The prefix that it was opened with.
+    reuse: Option<Reuse>,
+    /// Prompt tokens taken over from a prefix when the request began.
     n_cached: u32,
     /// Tokens that were known when it was opened: the prompt, and what had been generated before an interruption.
     n_text: u32,
@@ -59,8 +61,10 @@ pub(crate) struct Start {
     pub(crate) asked: Box<Request>,
     /// The prompt, and what was generated before an interruption.
     pub(crate) text: Vec<Token>,
-    /// Tokens taken over from a parked prefix.
+    /// Tokens taken over from a prefix.
     pub(crate) start: Position,
+    /// Which one.
+    pub(crate) reuse: Option<Reuse>,
     /// What was interrupted, if anything was.
     pub(crate) past: Option<Past>,
     pub(crate) limit: Position,
@@ -87,6 +91,7 @@ impl Sequence {
             seq: start.seq,
             request: start.request,
             asked: start.asked,
+            reuse: start.reuse,
             n_cached,
             n_text: start.text.len() as u32,
             mu,
@@ -281,6 +286,20 @@ impl Sequence {
         }
     }
 
+    /// Its prompt, and what has been committed since; nothing once it is over.
+    pub(crate) fn text(&self) -> &[Token] {
+        match &self.phase {
+            Phase::Prefill { text, .. } => text,
+            Phase::Decode(speculation) => speculation.committed(),
+            Phase::Closing { .. } => &[],
+        }
+    }
+
+    /// The prefix that it was opened with.
+    pub(crate) const fn reuse(&self) -> Option<Reuse> {
+        self.reuse
+    }
+
     /// How far it guesses, while it decodes.
     pub(crate) fn plan(&self) -> Option<Plan> {
         match &self.phase {
@@ -296,11 +315,7 @@ impl Sequence {
 
     /// What the request has come to, for it to go on from in another sequence.
     pub(crate) fn past(&self) -> Past {
-        let text = match &self.phase {
-            Phase::Prefill { text, .. } => text.clone(),
-            Phase::Decode(speculation) => speculation.committed().to_vec(),
-            Phase::Closing { .. } => Vec::new(),
-        };
+        let text = self.text().to_vec();
         let mut guessing = self.guessed;
         guessing.add(&self.guessing_at_end());
         Past { text, n_cached: self.n_cached, mu: self.mu, meter: self.meter.clone(), guessing }

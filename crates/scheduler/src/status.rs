@@ -32,8 +32,16 @@ pub struct Stats {
     pub parked_tokens: u64,
     /// Prefixes parked now.
     pub parked_prefixes: u32,
-    /// Prompt tokens taken over from parked prefixes.
+    /// Tokens of the prefixes stored now.
+    pub stored_tokens: u64,
+    /// Prefixes stored now.
+    pub stored_prefixes: u32,
+    /// Prompt tokens taken over from prefixes.
     pub reused_tokens: u64,
+    /// Of those, from sequences that were still running.
+    pub shared_tokens: u64,
+    /// Of those, from prefixes that were not parked but stored.
+    pub restored_tokens: u64,
     /// Times that a stage did not have a prefix that a sequence was to begin with.
     pub lost_prefixes: u64,
     /// Prompt tokens sent in chunks.

@@ -206,8 +206,16 @@ pub struct PrefixStatus {
     pub tokens: u64,
     /// Prompt tokens that were not computed again, since the front's start.
     pub reused_tokens: u64,
+    /// Of those, tokens that another request was computing at the time.
+    pub shared_tokens: u64,
     /// Times that a stage had lost one that was wanted.
     pub lost: u64,
+    /// Prefixes that all stages have on their disks.
+    pub stored: u32,
+    /// Their tokens.
+    pub stored_tokens: u64,
+    /// Of the reused tokens, those that came back from disks.
+    pub restored_tokens: u64,
 }
 
 /// One stage in [`LineStatus`].
@@ -251,6 +259,12 @@ pub struct WorkStatus {
     pub dropped_windows: u64,
     /// Prompt chunks computed.
     pub chunks: u64,
+    /// Prefixes put on its disk.
+    pub stored_prefixes: u64,
+    /// Prefixes that came back from it.
+    pub restored_prefixes: u64,
+    /// Prefixes that it did not have, or not as they had been stored.
+    pub missed_prefixes: u64,
 }
 
 impl From<StageCounters> for WorkStatus {
@@ -264,6 +278,9 @@ impl From<StageCounters> for WorkStatus {
             windows,
             dropped_windows: counters.stale_windows.saturating_add(counters.passed_over),
             chunks,
+            stored_prefixes: counters.stored_prefixes,
+            restored_prefixes: counters.restored_prefixes,
+            missed_prefixes: counters.missed_prefixes,
         }
     }
 }

@@ -103,6 +103,24 @@ pub enum Violation {
         /// How many.
         n_sequences: usize,
     },
+    /// More was held or waited than may.
+    #[error("{what}")]
+    Budget {
+        /// What, and how much of it.
+        what: String,
+    },
+    /// A client had nothing running, and others were served in its place.
+    #[error("request {request} of client {client} waited while client {other} was served {turns} times")]
+    Starved {
+        /// Which request waited.
+        request: usize,
+        /// Whose it is.
+        client: u64,
+        /// Who was served.
+        other: u64,
+        /// How often.
+        turns: u32,
+    },
     /// A message that its receiver could not read.
     #[error("a message was not understood: {reason}")]
     Undecodable {

@@ -4,6 +4,7 @@
 mod guesses;
 mod proposals;
 mod requests;
+mod turns;
 
 pub(crate) use guesses::{Guesses, Reach};
 pub(crate) use requests::Requests;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use protocol::{Frame, Hint, Report, StageIndex};
 
-use crate::check::Stories;
+use crate::check::{Stories, Violation};
 
 /// What a front sends down the line.
 #[derive(Debug)]
@@ -32,8 +33,12 @@ pub(crate) struct Guessed {
     pub(crate) accepted: u64,
     /// Proposals with tokens outside the vocabulary.
     pub(crate) refused: u64,
-    /// Prompt tokens taken over from parked prefixes.
+    /// Prompt tokens taken over from prefixes.
     pub(crate) reused_tokens: u64,
+    /// Of those, from sequences that were still running.
+    pub(crate) shared_tokens: u64,
+    /// Of those, from what the stages had stored.
+    pub(crate) restored_tokens: u64,
     /// Prefixes that a stage did not have.
     pub(crate) lost_prefixes: u64,
     pub(crate) preempted: u64,
@@ -63,6 +68,9 @@ pub(crate) trait Front {
     fn stories(&mut self) -> &mut Stories;
 
     fn guessed(&self) -> Guessed;
+
+    /// What it did against its own rules, since the last time.
+    fn misdeeds(&mut self) -> Vec<Violation>;
 
     /// Sequences whose memory the front believes in use.
     fn n_sequences(&self) -> usize;

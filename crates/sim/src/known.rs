@@ -77,7 +77,7 @@ impl Known {
                 Output::Forward(Frame { work: Work::Chunk(chunk), .. }) => (chunk.seq, None),
                 Output::Report(Report::Verdict(verdict)) => (verdict.seq, Some(verdict.epoch)),
                 Output::Report(Report::Progress(progress)) => (progress.seq, None),
-                Output::Forward(_) | Output::Report(_) => continue,
+                Output::Forward(_) | Output::Report(_) | Output::Store(_) => continue,
             };
             results += 1;
             if self.at_call.given_up.contains(&seq) {

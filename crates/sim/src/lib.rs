@@ -95,8 +95,12 @@ pub struct Summary {
     pub refused_proposals: u64,
     /// Engine calls that served several sequences at once.
     pub shared_calls: u64,
-    /// Prompt tokens taken over from parked prefixes.
+    /// Prompt tokens taken over from prefixes.
     pub reused_tokens: u64,
+    /// Of those, from sequences that were still running.
+    pub shared_tokens: u64,
+    /// Of those, from what the stages had stored.
+    pub restored_tokens: u64,
     /// Times that a stage did not have the prefix that a sequence was to begin with.
     pub lost_prefixes: u64,
     /// Times that a running request made room for a more urgent one.
@@ -114,6 +118,9 @@ pub struct Summary {
     /// A hash of everything that happened and when.
     pub trace: u64,
 }
+
+/// Texts are short here.
+const LEAST_STORED: u32 = 20;
 
 /// Runs a plan to its end. The same plan gives the same outcome.
 #[must_use]
@@ -142,6 +149,8 @@ pub fn run(plan: &Plan) -> Outcome {
             config.speculate = scenario.speculate.clone();
             config.prefix_tokens = scenario.prefix_tokens;
             config.copies_prefixes = scenario.prefix_bytes > 0;
+            config.stored_tokens = scenario.stored_tokens;
+            config.least_stored = LEAST_STORED;
             let front = Requests::new(config, limits, asks, stories, random.fork());
             drive(front, plan, &scenario, random)
         }
@@ -179,6 +188,8 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
         refused_proposals: guessed.refused,
         shared_calls: counts.shared_calls,
         reused_tokens: guessed.reused_tokens,
+        shared_tokens: guessed.shared_tokens,
+        restored_tokens: guessed.restored_tokens,
         lost_prefixes: guessed.lost_prefixes,
         preempted: guessed.preempted,
         resumed: guessed.resumed,
@@ -204,6 +215,8 @@ impl Summary {
         self.refused_proposals += other.refused_proposals;
         self.shared_calls += other.shared_calls;
         self.reused_tokens += other.reused_tokens;
+        self.shared_tokens += other.shared_tokens;
+        self.restored_tokens += other.restored_tokens;
         self.lost_prefixes += other.lost_prefixes;
         self.preempted += other.preempted;
         self.resumed += other.resumed;
@@ -220,7 +233,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
-             {} prompt tokens reused ({} prefixes lost), {} preempted, {} resumed, {} outages, {} faults, {} events",
+             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} faults, {} events",
             self.requests,
             self.tokens,
             self.windows,
@@ -230,6 +243,8 @@ impl fmt::Display for Summary {
             self.proposed,
             self.shared_calls,
             self.reused_tokens,
+            self.shared_tokens,
+            self.restored_tokens,
             self.lost_prefixes,
             self.preempted,
             self.resumed,

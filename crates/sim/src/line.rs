@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Position, Report, SeqId,
-    StageIndex, ToFront, ToStage, Wire, Work,
+    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Position, PrefixKey, Report,
+    SeqId, StageIndex, ToFront, ToStage, Wire, Work,
 };
-use stage::{Config, Done, Output, StageCore};
+use stage::{Blob, Config, Done, Keeping, Output, StageCore, StoreWork};
 
 use crate::check::{Order, Violation};
 use crate::front::{Front, Sent};
 use crate::known::Known;
 use crate::network::{Link, Network};
-use crate::random::mix2;
-use crate::scenario::{CallTime, Outage, Scenario, is_refused};
+use crate::random::{Random, mix2};
+use crate::scenario::{CallTime, Outage, Scenario, StoreFlaws, is_refused};
 use crate::toy::{Flaws, ToyEngine};
 use crate::watch::Watched;
 
@@ -31,6 +31,8 @@ enum Happening {
     Report(Bytes),
     /// A stage's engine is done.
     Done(usize),
+    /// A stage's store has done what it was asked in this generation.
+    Stored(usize, Generation, StoreWork),
     /// The front asked to be woken.
     Wake,
     LineUp,
@@ -45,6 +47,8 @@ struct Stage {
     generation: Generation,
     /// The call under way, and the generation in which it began.
     running: Option<(Done, Generation)>,
+    /// What outlives the line.
+    store: BTreeMap<PrefixKey, Blob>,
     order: Order,
     known: Known,
 }
@@ -77,6 +81,10 @@ pub(crate) struct Line<F> {
     wake_at: Option<Duration>,
     engines_fail: bool,
     samplers_refuse: bool,
+    stores: StoreFlaws,
+    random: Random,
+    /// Of each stage; none where what a store gave may exceed it.
+    prefix_budget: Option<u64>,
     violations: Vec<Violation>,
     counts: Counts,
 }
@@ -84,26 +92,29 @@ pub(crate) struct Line<F> {
 impl<F: Front> Line<F> {
     pub(crate) fn new(front: F, scenario: &Scenario, network: Network, flaws: &Flaws) -> Self {
         let mut random = flaws.random.clone();
-        let stage = |&(layers, time): &_| {
+        let n_stages = scenario.stages.len();
+        let stage = |(index, &(layers, time)): (usize, &_)| {
             let shape = scenario.model.shape(layers, scenario.sizes);
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
+            let has_store = scenario.stores.everywhere || index + 1 < n_stages;
             let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), flaws);
             Stage {
                 core: StageCore::new(
                     shape,
-                    Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes },
+                    Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store },
                 ),
                 engine: Watched::new(engine),
                 time,
                 generation: Generation(0),
                 running: None,
+                store: BTreeMap::new(),
                 order: Order::default(),
                 known: Known::default(),
             }
         };
         let mut line = Self {
             front,
-            stages: scenario.stages.iter().map(stage).collect(),
+            stages: scenario.stages.iter().enumerate().map(stage).collect(),
             network,
             now: Duration::ZERO,
             agenda: BTreeMap::new(),
@@ -111,6 +122,9 @@ impl<F: Front> Line<F> {
             generation: Generation(0),
             wake_at: None,
             engines_fail: scenario.failures > 0,
+            stores: scenario.stores,
+            random,
+            prefix_budget: (scenario.stored_tokens == 0).then_some(scenario.prefix_bytes),
             samplers_refuse: scenario.asks.iter().any(|ask| is_refused(&ask.sampler)),
             violations: Vec::new(),
             counts: Counts::default(),
@@ -156,6 +170,7 @@ impl<F: Front> Line<F> {
             Happening::Hint(stage, bytes) => self.hint_arrives(stage, &bytes),
             Happening::Report(bytes) => self.report_arrives(&bytes),
             Happening::Done(stage) => self.call_is_done(stage),
+            Happening::Stored(stage, generation, work) => self.store_is_done(stage, generation, work),
             Happening::Wake => {
                 self.wake_at = None;
                 self.front.wake(self.now);
@@ -184,6 +199,7 @@ impl<F: Front> Line<F> {
             Happening::Hint(stage, bytes) => (16 + *stage as u64, bytes),
             Happening::Report(bytes) => (1, bytes),
             Happening::Done(stage) => (24 + *stage as u64, &[]),
+            Happening::Stored(stage, ..) => (32 + *stage as u64, &[]),
             Happening::Wake => (2, &[]),
             Happening::LineUp => (3, &[]),
             Happening::LineLost => (4, &[]),
@@ -266,12 +282,42 @@ impl<F: Front> Line<F> {
         self.after_stage(index);
     }
 
+    fn store_is_done(&mut self, index: usize, generation: Generation, work: StoreWork) {
+        let (flaws, random) = (self.stores, &mut self.random);
+        let stage = &mut self.stages[index];
+        let is_current = generation == stage.generation;
+        match work {
+            StoreWork::Write { prefix, key, blob } => {
+                let keeping = if random.percent(flaws.skips) { Keeping::Skipped } else { Keeping::Kept };
+                if keeping == Keeping::Kept {
+                    stage.store.insert(key, blob);
+                }
+                if is_current {
+                    stage.core.handle_kept(prefix, keeping);
+                }
+            }
+            StoreWork::Read { prefix, key } => {
+                if random.percent(flaws.losses) {
+                    stage.store.remove(&key);
+                }
+                // A line that is assigned anew may ask for the same again; a late answer must do no harm.
+                stage.core.handle_fetched(prefix, key, stage.store.get(&key).cloned());
+            }
+        }
+        self.after_stage(index);
+    }
+
     /// Carries away what a stage says, and gives its engine the next call.
     fn after_stage(&mut self, index: usize) {
         while let Some(output) = self.stages[index].core.poll_output() {
             self.carry(index, output);
         }
         let stage = &mut self.stages[index];
+        let bytes = stage.core.prefix_bytes();
+        if let Some(most) = self.prefix_budget.filter(|&most| bytes > most) {
+            let what = format!("stage {index} holds {bytes} of {most} bytes of prefixes");
+            self.violations.push(Violation::Budget { what });
+        }
         if stage.running.is_some() {
             return;
         }
@@ -289,11 +335,17 @@ impl<F: Front> Line<F> {
         match output {
             Output::Forward(frame) => self.send_frame(from + 1, self.stages[from].generation, frame),
             Output::Report(report) => self.send_report(from, report),
+            Output::Store(work) => {
+                let took = self.random.micros(0, self.stores.most.as_micros() as u32);
+                let generation = self.stages[from].generation;
+                self.plan(self.now + took, Happening::Stored(from, generation, work));
+            }
         }
     }
 
     /// Carries away what the front says, and notes when it must be woken.
     fn after_front(&mut self) {
+        self.violations.extend(self.front.misdeeds());
         while let Some(sent) = self.front.poll_sent() {
             match sent {
                 Sent::Work(frame) => self.send_frame(0, self.generation, frame),

@@ -17,6 +17,9 @@ const MAX_WIDTH: u32 = 16;
 /// Stands for parameters that the toy's sampler does not know.
 const REFUSED_TOP_K: u32 = u32::MAX;
 
+/// Percent of the lines that hold many sequences; they take as long as ten others.
+const CROWDED: u32 = 4;
+
 /// Whether the toy's tail refuses to sample like that.
 pub(crate) const fn is_refused(sampler: &SamplerParams) -> bool {
     sampler.top_k == REFUSED_TOP_K
@@ -90,6 +93,19 @@ pub(crate) struct CallTime {
     pub(crate) per_row: Duration,
 }
 
+/// What stages' stores do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreFlaws {
+    /// Whether every stage has one.
+    pub(crate) everywhere: bool,
+    /// Percent of prefixes that it does not find again.
+    pub(crate) losses: u32,
+    /// Percent of prefixes that it does not take this time.
+    pub(crate) skips: u32,
+    /// How long it takes at most.
+    pub(crate) most: Duration,
+}
+
 /// What the front must keep to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -124,6 +140,10 @@ pub(crate) struct Scenario {
     pub(crate) prefix_tokens: u64,
     /// Bytes that each stage has for them beside its slots.
     pub(crate) prefix_bytes: u64,
+    /// Tokens of prefixes that the stages' stores keep.
+    pub(crate) stored_tokens: u64,
+    /// What their stores do wrong.
+    pub(crate) stores: StoreFlaws,
     /// How the scheduler guesses.
     pub(crate) speculate: Speculate,
 }
@@ -132,7 +152,8 @@ impl Scenario {
     pub(crate) fn draw(plan: &Plan, random: &mut Random) -> Self {
         let model = draw_model(random);
         let stages = draw_stages(&model, random);
-        let n_slots = random.between(1, 6) as u16;
+        let is_crowded = random.percent(CROWDED);
+        let n_slots = if is_crowded { random.between(7, 64) } else { random.between(1, 6) } as u16;
         let max_rows = random.between(MAX_WIDTH, 40);
         let context = random.between(24, 160);
         let limits = Limits {
@@ -144,7 +165,7 @@ impl Scenario {
             max_chunks: random.between(1, stages.len() as u32 + 2),
             max_width: MAX_WIDTH,
         };
-        let n_asks = random.between(1, 12);
+        let n_asks = if is_crowded { random.between(13, 64) } else { random.between(1, 12) };
         let spread = random.between(1, 60_000);
         let impatient = if plan.calm { 0 } else { random.pick(&[0, 0, 30, 70]) };
         let unusual = if plan.calm { 0 } else { random.pick(&[0, 0, 10]) };
@@ -176,6 +197,13 @@ impl Scenario {
             speculate: draw_speculate(plan, random),
             prefix_tokens: random.pick(&[0, 100, 100_000]),
             prefix_bytes: random.pick(&[0, 3000, 1 << 30]),
+            stored_tokens: random.pick(&[0, 200, 100_000]),
+            stores: StoreFlaws {
+                everywhere: random.percent(90),
+                losses: random.pick(&[0, 0, 30]),
+                skips: random.pick(&[0, 0, 30]),
+                most: random.micros(0, 5000),
+            },
         }
     }
 }

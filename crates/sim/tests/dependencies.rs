@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Everything that a crate of ours may name under any kind of dependency.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("spec", &["protocol"]),
     ("scheduler", &["spec", "protocol"]),
@@ -14,7 +14,8 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("net", &["protocol"]),
     ("stage", &["protocol"]),
     ("llama", &["stage", "gguf", "grammar", "protocol"]),
-    ("line", &["scheduler", "spec", "net", "stage", "protocol"]),
+    ("store", &[]),
+    ("line", &["scheduler", "spec", "net", "stage", "store", "protocol"]),
     ("server", &["scheduler", "protocol"]),
     ("forecast", &["scheduler", "spec", "stage", "protocol"]),
     (
@@ -27,6 +28,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
             "grammar",
             "net",
             "stage",
+            "store",
             "llama",
             "line",
             "server",

@@ -1,8 +1,8 @@
 //! One engine call: what the core asks for, how it reaches the engine, and what comes back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::{Frame, Open, Position, SeqId, Token};
 
 use crate::port::{Engine, EngineError, Input, Sampler, Slot, Span};
@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Begin(Begin),
     /// Compute rows.
     Run(Batch),
+    /// Save the warm prefix in a slot, up to this position.
+    Save(SeqId, Slot, Position),
 }
 
 /// How a sequence begins where that needs the engine.
@@ -36,8 +38,33 @@ pub(crate) struct Begin {
 pub(crate) struct Moves {
     /// The prefix that its slot holds is saved, up to this position.
     pub(crate) save: Option<(SeqId, Position)>,
-    /// Then the slot is made to hold a blob, of so many positions.
-    pub(crate) load: Option<(Arc<[u8]>, Position)>,
+    /// Then the slot is made to hold something else.
+    pub(crate) load: Option<Load>,
+}
+
+/// What a slot is made to hold.
+pub(crate) enum Load {
+    /// A blob, of so many positions.
+    Blob(Bytes, Position),
+    /// What another sequence has computed in its slot, of so many positions.
+    Copy { of: SeqId, from: Slot, len: Position },
+    /// What a copy comes to when that sequence has ended before the call.
+    Gone,
+}
+
+impl Load {
+    fn execute(self, slot: Slot, engine: &mut dyn Engine) -> (Position, Result<(), EngineError>) {
+        match self {
+            Self::Blob(blob, len) => (len, engine.load(slot, &blob)),
+            Self::Copy { from, len, .. } => {
+                (len, engine.save(from).and_then(|bytes| engine.load(slot, &bytes)))
+            }
+            Self::Gone => {
+                let reason = "the sequence that it was to be copied from has ended".to_owned();
+                (Position(0), Err(EngineError { reason }))
+            }
+        }
+    }
 }
 
 /// What came of [`Moves`].
@@ -57,7 +84,7 @@ impl Moves {
             let saved = engine.truncate(slot, len).and_then(|()| engine.save(slot));
             (prefix, len, saved)
         });
-        let loaded = self.load.map(|(blob, len)| (len, engine.load(slot, &blob)));
+        let loaded = self.load.map(|load| load.execute(slot, engine));
         Moved { saved, loaded }
     }
 }
@@ -108,6 +135,7 @@ pub(crate) enum Outcome {
     /// The sampler is made on the tail only.
     Begin(Box<Open>, Moved, Option<Result<Box<dyn Sampler>, EngineError>>),
     Run(Batch, Result<(), RunError>),
+    Save(SeqId, Slot, Position, Result<Vec<u8>, EngineError>),
 }
 
 /// Why a batch did not run.
@@ -123,7 +151,7 @@ impl Call {
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         match &self.kind {
-            Kind::Begin(_) => &[],
+            Kind::Begin(_) | Kind::Save(..) => &[],
             Kind::Run(batch) => &batch.spans,
         }
     }
@@ -143,6 +171,10 @@ impl Call {
                 let moved = moves.execute(slot, engine);
                 let sampler = engine.shape().is_tail.then(|| engine.sampler(&open));
                 Outcome::Begin(open, moved, sampler)
+            }
+            Kind::Save(prefix, slot, len) => {
+                let saved = engine.truncate(slot, len).and_then(|()| engine.save(slot));
+                Outcome::Save(prefix, slot, len, saved)
             }
             Kind::Run(batch) => {
                 let result = batch.run(engine, &mut buffers);

@@ -19,19 +19,20 @@
 //! A sequence that is given up (`Drop`, or its `Close` has arrived) never computes again, so there only `Close` follows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{Fault, FaultKind, Frame, Hint, Open, Position, Report, Reuse, RowDtype, SeqId, Work};
+use protocol::{Fault, FaultKind, Frame, Hint, Position, PrefixKey, Report, RowDtype, SeqId, Stored, Work};
 
 use crate::call::{Buffers, Item, Moves};
 use crate::policy::Policy;
-use crate::port::{EngineShape, Rewind, Slot};
-use crate::prefixes::{Place, Prefixes};
-use crate::sequence::{Phase, Running, Sequence, Step};
+use crate::port::{Blob, EngineShape};
+use crate::prefixes::Prefixes;
+use crate::sequence::{Phase, Sequence, Step};
 use crate::slots::Slots;
 use crate::stats::{Load, Stats};
+use crate::store::Keeping;
 
+mod begin;
 mod compute;
 
 /// How a stage differs from others with the same engine.
@@ -41,6 +42,8 @@ pub struct Config {
     pub row_dtype: RowDtype,
     /// Bytes for prefixes whose slot was needed; 0 keeps prefixes only while their slot is free.
     pub prefix_bytes: u64,
+    /// Whether there is a store where prefixes outlive the engine.
+    pub has_store: bool,
 }
 
 /// What a stage says.
@@ -50,6 +53,29 @@ pub enum Output {
     Forward(Frame),
     /// For the front.
     Report(Report),
+    /// For the store; only if there is one. At most one of each kind for a sequence that waits or a prefix that is parked.
+    Store(StoreWork),
+}
+
+/// What a store is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreWork {
+    /// To keep a prefix; [`StageCore::handle_kept`] hears what came of it.
+    Write {
+        /// Which one.
+        prefix: SeqId,
+        /// Under which key.
+        key: PrefixKey,
+        /// What it is.
+        blob: Blob,
+    },
+    /// To give one back; [`StageCore::handle_fetched`] hears it.
+    Read {
+        /// Which one it shall be.
+        prefix: SeqId,
+        /// Under which key it was kept.
+        key: PrefixKey,
+    },
 }
 
 /// The state of one stage. What it holds is bounded by [`StageCore::max_sequences`] and by what its driver lets in
@@ -123,6 +149,13 @@ impl StageCore {
         self.sequences.len()
     }
 
+    /// Bytes of prefixes beside the slots: [`Config::prefix_bytes`] at most, but for one that the store gave and nobody has
+    /// used yet.
+    #[must_use]
+    pub const fn prefix_bytes(&self) -> u64 {
+        self.prefixes.bytes()
+    }
+
     /// What happened so far.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
@@ -157,6 +190,32 @@ impl StageCore {
             Hint::Drop { seq } => self.tell(seq, |sequence| sequence.given_up = true),
             Hint::Together { sequences } => self.together = usize::from(sequences.max(1)),
         }
+    }
+
+    /// The store has given a prefix back, or does not have it.
+    pub fn handle_fetched(&mut self, prefix: SeqId, key: PrefixKey, blob: Option<Blob>) {
+        let is_here = blob.is_some();
+        if !self.prefixes.fetched(prefix, key, blob) {
+            return;
+        }
+        if is_here {
+            self.stats.restored_prefixes += 1;
+        } else {
+            self.stats.missed_prefixes += 1;
+            self.give_up_waiting(prefix);
+        }
+        self.wake();
+    }
+
+    /// The store has taken a prefix, or not.
+    pub fn handle_kept(&mut self, prefix: SeqId, keeping: Keeping) {
+        let kept = match keeping {
+            Keeping::Kept => true,
+            Keeping::Failed => false,
+            Keeping::Skipped => return,
+        };
+        self.stats.stored_prefixes += u64::from(kept);
+        self.outputs.push_back(Output::Report(Report::Stored(Stored { prefix, kept })));
     }
 
     fn tell(&mut self, seq: SeqId, hint: impl FnOnce(&mut Sequence)) {
@@ -257,102 +316,6 @@ impl StageCore {
         Some(item)
     }
 
-    /// Gives a sequence its slot, or its place in the queue for one (then false). Its `Open` travels on, except on the
-    /// tail.
-    fn begin(&mut self, seq: SeqId) -> bool {
-        let Some(sequence) = self.sequences.get(&seq) else { return false };
-        let Some(Work::Open(open)) = sequence.queue.front().map(|item| &item.frame.work) else {
-            return false;
-        };
-        let (order, start, reuse) = (sequence.order, open.start, open.reuse);
-        let found = check_open(open).and_then(|()| self.find_slot(start, reuse));
-        let (slot, moves) = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                self.waiting.insert(order, seq);
-                return false;
-            }
-            Err(kind) => {
-                self.poison(seq, kind);
-                return true;
-            }
-        };
-        self.waiting.remove(&order);
-        self.stats.opened += 1;
-        self.stats.reused_positions += u64::from(start.0);
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
-        if self.shape.is_tail || !moves.is_empty() {
-            sequence.phase = Phase::Beginning(slot, moves);
-            if let Some(item) = sequence.queue.front().filter(|_| !self.shape.is_tail) {
-                self.outputs.push_back(Output::Forward(item.frame.clone()));
-            }
-            return true;
-        }
-        sequence.phase = Phase::Running(Running::new(slot, start, None));
-        if let Some(item) = self.drop_first(seq) {
-            self.outputs.push_back(Output::Forward(item.frame));
-        }
-        true
-    }
-
-    /// A slot for a sequence, and what must happen to prefixes before it runs there; none while it must wait.
-    fn find_slot(
-        &mut self,
-        start: Position,
-        reuse: Option<Reuse>,
-    ) -> Result<Option<(Slot, Moves)>, FaultKind> {
-        let Some(Reuse { prefix, keep }) = reuse else { return Ok(self.any_slot(None)) };
-        let lost = FaultKind::PrefixLost { prefix };
-        let Some((len, place)) = self.prefixes.look_up(prefix) else {
-            // Links may bring an `Open` before the `Park` of the sequence that it begins with.
-            return if self.sequences.contains_key(&prefix) { Ok(None) } else { Err(lost) };
-        };
-        let fits = match self.shape.rewind {
-            Rewind::Anywhere => len >= start,
-            Rewind::LastCall { .. } => len == start,
-        };
-        if !fits {
-            return Err(lost);
-        }
-        let found = match place {
-            Place::Claimed => None,
-            Place::Warm(slot) => {
-                self.slots.take_this(slot);
-                let save = (keep && self.prefixes.can_save()).then_some((prefix, len));
-                match save {
-                    Some(_) => self.prefixes.claim(prefix),
-                    None => self.prefixes.remove(prefix),
-                }
-                Some((slot, Moves { save, load: None }))
-            }
-            Place::Blob(blob) => {
-                let found = self.any_slot(Some((blob, len)));
-                if found.is_some() && !keep {
-                    self.prefixes.remove(prefix);
-                }
-                found
-            }
-        };
-        Ok(found)
-    }
-
-    /// The lowest slot that holds nothing of worth, else that of the prefix that was used longest ago.
-    fn any_slot(&mut self, load: Option<(Arc<[u8]>, Position)>) -> Option<(Slot, Moves)> {
-        let prefixes = &self.prefixes;
-        if let Some(slot) = self.slots.take(|slot| !prefixes.is_warm(slot)) {
-            return Some((slot, Moves { save: None, load }));
-        }
-        let (victim, slot) = self.prefixes.victim()?;
-        self.slots.take_this(slot);
-        if !self.prefixes.can_save() {
-            self.prefixes.remove(victim);
-            return Some((slot, Moves { save: None, load }));
-        }
-        let len = self.prefixes.len_of(victim)?;
-        self.prefixes.claim(victim);
-        Some((slot, Moves { save: Some((victim, len)), load }))
-    }
-
     /// A sequence's `Close` or `Park` is the next of its frames.
     fn end(&mut self, seq: SeqId) {
         let Some(item) = self.drop_first(seq) else { return };
@@ -370,7 +333,11 @@ impl StageCore {
         }
         match (&sequence.phase, &item.frame.work) {
             (Phase::Running(running), Work::Park(park)) if running.can_park(park.len, self.shape.rewind) => {
-                self.prefixes.park(seq, park.len, running.slot);
+                let store = park.store.filter(|_| self.config.has_store);
+                self.prefixes.park(seq, park.len, running.slot, store);
+                if park.store.is_some() && store.is_none() {
+                    self.handle_kept(seq, Keeping::Failed);
+                }
             }
             (Phase::Beginning(slot, Moves { save: Some((prefix, _)), .. }), _) => {
                 self.prefixes.give_back(*prefix, *slot);
@@ -415,16 +382,4 @@ impl StageCore {
         };
         self.outputs.push_back(output);
     }
-}
-
-/// What a sequence claims to begin with is consistent.
-fn check_open(open: &Open) -> Result<(), FaultKind> {
-    if open.start > Position(0) && open.reuse.is_none() {
-        return Err(FaultKind::Gap { base: open.start, next: Position(0) });
-    }
-    if open.history.len() != open.start.0 as usize {
-        let reason = format!("a history of {} tokens before position {}", open.history.len(), open.start);
-        return Err(FaultKind::Sampler { reason });
-    }
-    Ok(())
 }

@@ -26,12 +26,14 @@ mod prefixes;
 mod sequence;
 mod slots;
 mod stats;
+mod store;
 mod tail;
 mod thread;
 
-pub use self::core::{Config, Output, StageCore};
+pub use self::core::{Config, Output, StageCore, StoreWork};
 pub use call::{Call, Done};
-pub use port::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
+pub use port::{Blob, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
 pub use prefixes::MAX_PREFIXES;
 pub use stats::{Load, Stats};
+pub use store::{Answer, Keeping, Store};
 pub use thread::{EngineThread, Handle, INBOX_BYTES, INBOX_FRAMES, Refused, Sink};

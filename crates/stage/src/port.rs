@@ -1,5 +1,8 @@
 //! The port through which a stage computes: implemented by `llama`, by the simulator's toy and by the bench's null engine.
 
+use std::fmt;
+
+use bytes::Bytes;
 use protocol::{LayerRange, Open, Position, Token, TokenLogprobs};
 
 /// Index of one stream of keys and values in the engine, `0..n_slots`.
@@ -40,6 +43,11 @@ pub struct EngineShape {
 pub enum Rewind {
     /// To any position (plain attention).
     Anywhere,
+    /// By so many rows at most, and prefixes not at all (sliding windows that forget).
+    Recent {
+        /// Rows that can be undone.
+        rows: u32,
+    },
     /// Only within the rows of the last call, at most `rows` of them (recurrent state with snapshots).
     LastCall {
         /// Rows that can be undone.
@@ -75,6 +83,21 @@ pub enum Input<'a> {
 pub struct EngineError {
     /// For people: one sentence.
     pub reason: String,
+}
+
+/// A slot's positions beside the engine.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// How many.
+    pub len: Position,
+    /// What [`Engine::save`] gave.
+    pub bytes: Bytes,
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} positions, {} bytes)", self.len, self.bytes.len())
+    }
 }
 
 /// A range of layers with its memory.

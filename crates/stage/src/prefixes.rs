@@ -1,15 +1,16 @@
 //! Parked prefixes: where each one is, and which go when room is needed.
 //!
 //! A prefix is *warm* while it stays in the slot of the sequence that left it, and a *blob* once the slot was needed for
-//! another sequence. Owns: both kinds, their budget, and who goes first (the one used longest ago). Does not own: the
-//! slots, nor what the front believes to be here; a prefix that is missed costs time and nothing else.
+//! another sequence. One that is being read from the store is neither yet. Owns: all kinds, the blobs' budget, who goes
+//! first (the one used longest ago), and which are still to be stored. Does not own: the slots, the store, nor what the
+//! front believes to be here; a prefix that is missed costs time and nothing else.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use protocol::{Position, SeqId};
+use bytes::Bytes;
+use protocol::{Position, PrefixKey, SeqId};
 
-use crate::port::Slot;
+use crate::port::{Blob, Slot};
 
 /// Prefixes known at once, warm ones included.
 pub const MAX_PREFIXES: usize = 1024;
@@ -29,6 +30,8 @@ struct Prefix {
     len: Position,
     place: Place,
     used: u64,
+    /// Where it shall be stored, until it has been handed over.
+    store: Option<PrefixKey>,
 }
 
 /// Where a prefix is.
@@ -39,7 +42,9 @@ pub(crate) enum Place {
     /// In a slot that a beginning sequence has been given; a call will save it first.
     Claimed,
     /// Beside the engine.
-    Blob(Arc<[u8]>),
+    Blob(Bytes),
+    /// On its way from the store.
+    Fetching(PrefixKey),
 }
 
 impl Prefixes {
@@ -47,20 +52,63 @@ impl Prefixes {
         Self { parked: BTreeMap::new(), bytes: 0, budget, clock: 0 }
     }
 
+    /// Of all blobs.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether anything can be kept once its slot is needed.
     pub(crate) const fn can_save(&self) -> bool {
         self.budget > 0
     }
 
-    /// A sequence's first `len` positions stay in its slot.
-    pub(crate) fn park(&mut self, seq: SeqId, len: Position, slot: Slot) {
+    /// A sequence's first `len` positions stay in its slot; they shall be stored under a key, if there is one.
+    pub(crate) fn park(&mut self, seq: SeqId, len: Position, slot: Slot, store: Option<PrefixKey>) {
+        self.insert(seq, len, Place::Warm(slot), store);
+    }
+
+    /// A prefix is being read from the store.
+    pub(crate) fn fetch(&mut self, seq: SeqId, key: PrefixKey) {
+        self.insert(seq, Position(0), Place::Fetching(key), None);
+    }
+
+    /// The store has answered. Whether somebody had asked for it.
+    pub(crate) fn fetched(&mut self, seq: SeqId, key: PrefixKey, blob: Option<Blob>) -> bool {
+        let Some(prefix) = self.parked.get_mut(&seq) else { return false };
+        if !matches!(prefix.place, Place::Fetching(asked) if asked == key) {
+            return false;
+        }
+        match blob {
+            Some(Blob { len, bytes }) => {
+                prefix.len = len;
+                self.keep_blob(seq, bytes);
+            }
+            None => self.remove(seq),
+        }
+        true
+    }
+
+    fn insert(&mut self, seq: SeqId, len: Position, place: Place, store: Option<PrefixKey>) {
         if self.parked.len() >= MAX_PREFIXES
             && let Some(oldest) = self.oldest(|_| true)
         {
             self.remove(oldest);
         }
         self.clock += 1;
-        self.parked.insert(seq, Prefix { len, place: Place::Warm(slot), used: self.clock });
+        self.parked.insert(seq, Prefix { len, place, used: self.clock, store });
+    }
+
+    /// A warm prefix that is still to be stored.
+    pub(crate) fn unstored(&self) -> Option<(SeqId, Slot, Position)> {
+        self.parked.iter().find_map(|(&seq, prefix)| match prefix.place {
+            Place::Warm(slot) if prefix.store.is_some() => Some((seq, slot, prefix.len)),
+            _ => None,
+        })
+    }
+
+    /// Under which key a prefix is still to be stored; from now on it is not any more.
+    pub(crate) fn take_key(&mut self, seq: SeqId) -> Option<PrefixKey> {
+        self.parked.get_mut(&seq)?.store.take()
     }
 
     /// How long a prefix is and where it is; it counts as used now.
@@ -82,12 +130,17 @@ impl Prefixes {
         self.parked.values().any(|prefix| matches!(prefix.place, Place::Warm(warm) if warm == slot))
     }
 
+    /// Whether a prefix is in this slot.
+    pub(crate) fn is_warm_in(&self, seq: SeqId, slot: Slot) -> bool {
+        self.parked.get(&seq).is_some_and(|prefix| matches!(prefix.place, Place::Warm(warm) if warm == slot))
+    }
+
     /// The warm prefix that was used longest ago, and its slot.
     pub(crate) fn victim(&self) -> Option<(SeqId, Slot)> {
         let seq = self.oldest(|place| matches!(place, Place::Warm(_)))?;
         match self.parked.get(&seq)?.place {
             Place::Warm(slot) => Some((seq, slot)),
-            Place::Claimed | Place::Blob(_) => None,
+            Place::Claimed | Place::Blob(_) | Place::Fetching(_) => None,
         }
     }
 
@@ -111,17 +164,34 @@ impl Prefixes {
     }
 
     /// A claimed prefix was saved. It goes again if it does not fit; others go for it.
-    pub(crate) fn saved(&mut self, seq: SeqId, blob: Vec<u8>) {
-        let size = blob.len() as u64;
-        if size > self.budget {
+    pub(crate) fn saved(&mut self, seq: SeqId, blob: Bytes) {
+        if blob.len() as u64 > self.budget {
             return self.remove(seq);
         }
+        self.keep_blob(seq, blob);
+    }
+
+    /// Others go for it. Even one that alone exceeds the budget stays until it was used or the next one comes.
+    fn keep_blob(&mut self, seq: SeqId, blob: Bytes) {
         let Some(prefix) = self.parked.get_mut(&seq) else { return };
-        prefix.place = Place::Blob(blob.into());
-        self.bytes += size;
+        self.bytes += blob.len() as u64;
+        prefix.place = Place::Blob(blob);
+        self.trim(|other| other != seq);
+    }
+
+    /// A blob has been used: it goes if there is no room for it.
+    pub(crate) fn used_blob(&mut self) {
+        self.trim(|_| true);
+    }
+
+    fn trim(&mut self, may_go: impl Fn(SeqId) -> bool) {
         while self.bytes > self.budget {
-            let other = self.oldest(|place| matches!(place, Place::Blob(_))).filter(|&other| other != seq);
-            self.remove(other.unwrap_or(seq));
+            let blobs = self
+                .parked
+                .iter()
+                .filter(|(seq, prefix)| matches!(prefix.place, Place::Blob(_)) && may_go(**seq));
+            let Some((&oldest, _)) = blobs.min_by_key(|(_, prefix)| prefix.used) else { return };
+            self.remove(oldest);
         }
     }
 
@@ -136,9 +206,9 @@ mod tests {
     use super::*;
 
     fn blob(prefixes: &mut Prefixes, seq: u64, size: usize) {
-        prefixes.park(SeqId(seq), Position(4), Slot(0));
+        prefixes.park(SeqId(seq), Position(4), Slot(0), None);
         prefixes.claim(SeqId(seq));
-        prefixes.saved(SeqId(seq), vec![0; size]);
+        prefixes.saved(SeqId(seq), vec![0; size].into());
     }
 
     fn is_here(prefixes: &Prefixes, seq: u64) -> bool {
@@ -161,18 +231,48 @@ mod tests {
     #[test]
     fn a_prefix_that_was_dropped_meanwhile_is_not_kept() {
         let mut prefixes = Prefixes::new(10);
-        prefixes.park(SeqId(1), Position(4), Slot(0));
+        prefixes.park(SeqId(1), Position(4), Slot(0), None);
         prefixes.claim(SeqId(1));
         prefixes.remove(SeqId(1));
-        prefixes.saved(SeqId(1), vec![0; 3]);
+        prefixes.saved(SeqId(1), vec![0; 3].into());
         assert!(!is_here(&prefixes, 1));
         assert_eq!(prefixes.bytes, 0);
     }
 
     #[test]
+    fn what_the_store_gave_serves_once_at_least_whatever_its_size() {
+        let mut prefixes = Prefixes::new(10);
+        let (key, other) = (PrefixKey([1; 32]), PrefixKey([2; 32]));
+        blob(&mut prefixes, 1, 8);
+        prefixes.fetch(SeqId(2), key);
+        assert!(!prefixes.fetched(SeqId(2), other, None), "an answer to another question");
+        let large = Blob { len: Position(7), bytes: vec![0; 20].into() };
+        assert!(prefixes.fetched(SeqId(2), key, Some(large)));
+        assert_eq!(prefixes.len_of(SeqId(2)), Some(Position(7)));
+        assert!(!is_here(&prefixes, 1), "it made room");
+        prefixes.used_blob();
+        assert_eq!((is_here(&prefixes, 2), prefixes.bytes), (false, 0));
+        prefixes.fetch(SeqId(3), key);
+        assert!(prefixes.fetched(SeqId(3), key, None));
+        assert!(!is_here(&prefixes, 3));
+    }
+
+    #[test]
+    fn a_prefix_is_to_be_stored_once() {
+        let mut prefixes = Prefixes::new(10);
+        let key = PrefixKey([1; 32]);
+        prefixes.park(SeqId(1), Position(4), Slot(3), Some(key));
+        prefixes.park(SeqId(2), Position(4), Slot(4), None);
+        assert_eq!(prefixes.unstored(), Some((SeqId(1), Slot(3), Position(4))));
+        assert_eq!(prefixes.take_key(SeqId(1)), Some(key));
+        assert_eq!((prefixes.unstored(), prefixes.take_key(SeqId(1))), (None, None));
+    }
+
+    #[test]
     fn the_number_of_prefixes_is_bounded() {
         let mut prefixes = Prefixes::new(10);
-        (0..=MAX_PREFIXES as u64).for_each(|seq| prefixes.park(SeqId(seq), Position(1), Slot(seq as u16)));
+        (0..=MAX_PREFIXES as u64)
+            .for_each(|seq| prefixes.park(SeqId(seq), Position(1), Slot(seq as u16), None));
         assert!(!is_here(&prefixes, 0));
         assert_eq!(prefixes.parked.len(), MAX_PREFIXES);
         assert_eq!(prefixes.victim(), Some((SeqId(1), Slot(1))));

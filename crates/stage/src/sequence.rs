@@ -145,6 +145,16 @@ impl Phase {
     }
 }
 
+impl Phase {
+    /// The slot of a sequence that runs, and the first position that is not computed there.
+    pub(crate) const fn computed(&self) -> Option<(Slot, Position)> {
+        match self {
+            Self::Running(running) => Some((running.slot, running.next)),
+            Self::Waiting | Self::Beginning(..) | Self::Poisoned(_) => None,
+        }
+    }
+}
+
 impl Running {
     /// A sequence that holds the positions before `start`, for good.
     pub(crate) const fn new(slot: Slot, start: Position, tail: Option<Tail>) -> Self {
@@ -155,7 +165,7 @@ impl Running {
     pub(crate) fn can_park(&self, len: Position, rewind: Rewind) -> bool {
         let can_cut = match rewind {
             Rewind::Anywhere => self.next >= len,
-            Rewind::LastCall { .. } => self.next == len,
+            Rewind::Recent { .. } | Rewind::LastCall { .. } => self.next == len,
         };
         can_cut && len > Position(0)
     }
@@ -191,8 +201,14 @@ impl Running {
     /// Rows at `base` were computed.
     pub(crate) fn advance(&mut self, base: Position, n_rows: usize, rewind: Rewind) {
         self.next = base.plus(n_rows);
-        if let Rewind::LastCall { rows } = rewind {
-            self.oldest = base.plus(1).max(Position(self.next.0.saturating_sub(rows)));
+        match rewind {
+            Rewind::Anywhere => {}
+            Rewind::Recent { rows } => {
+                self.oldest = self.oldest.max(Position(self.next.0.saturating_sub(rows)));
+            }
+            Rewind::LastCall { rows } => {
+                self.oldest = base.plus(1).max(Position(self.next.0.saturating_sub(rows)));
+            }
         }
     }
 }
@@ -227,7 +243,9 @@ fn check_tokens(tokens: &[Token], shape: &EngineShape) -> Result<(), FaultKind> 
 /// All guesses of a window can be undone: every row but the first.
 fn check_width(work: &Work, rewind: Rewind) -> Result<(), FaultKind> {
     match (work, rewind) {
-        (Work::Window(window), Rewind::LastCall { rows }) if window.tokens.len() > rows as usize + 1 => {
+        (Work::Window(window), Rewind::Recent { rows } | Rewind::LastCall { rows })
+            if window.tokens.len() > rows as usize + 1 =>
+        {
             bad_rows(format!("a window of {} tokens, but only {rows} can be undone", window.tokens.len()))
         }
         _ => Ok(()),

@@ -47,6 +47,11 @@ impl Slots {
         self.held[usize::from(slot.0)] != Some(base)
     }
 
+    /// How many positions a slot holds, if that is known.
+    pub(crate) fn held(&self, slot: Slot) -> Option<Position> {
+        self.held[usize::from(slot.0)]
+    }
+
     pub(crate) fn set_held(&mut self, slot: Slot, held: Option<Position>) {
         self.held[usize::from(slot.0)] = held;
     }

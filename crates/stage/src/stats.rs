@@ -28,6 +28,12 @@ pub struct Stats {
     pub reused_positions: u64,
     /// Bytes of prefixes saved because their slot was needed.
     pub saved_bytes: u64,
+    /// Prefixes that the store has taken.
+    pub stored_prefixes: u64,
+    /// Prefixes that the store has given back.
+    pub restored_prefixes: u64,
+    /// Prefixes that the store did not have, or not as they had been stored.
+    pub missed_prefixes: u64,
     /// Sequences that began.
     pub opened: u64,
     /// Sequences that ended.
@@ -55,6 +61,9 @@ impl Stats {
             stale_rows: self.stale_rows,
             passed_over: self.passed_over,
             wasted_rows: self.wasted_rows,
+            stored_prefixes: self.stored_prefixes,
+            restored_prefixes: self.restored_prefixes,
+            missed_prefixes: self.missed_prefixes,
         }
     }
 }

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, limits};
 
-use crate::core::{Config, Output, StageCore};
+use crate::core::{Config, Output, StageCore, StoreWork};
 use crate::port::{Engine, EngineShape};
 use crate::stats::{Load, Stats};
+use crate::store::{Answer, Answered, Given, Store};
 
 /// Frames that may wait: 32 for each of the sequences that the widest line in practice holds (128).
 pub const INBOX_FRAMES: usize = 4096;
@@ -82,6 +83,8 @@ struct Inbox {
     hints: BTreeMap<SeqId, Wish>,
     /// The latest [`Hint::Together`] not taken in yet.
     together: Option<u16>,
+    /// From the store: one for each thing that it was asked and has not been heard on.
+    answers: Vec<Answered>,
     reset: bool,
     stopped: bool,
     /// Of `frames`.
@@ -99,7 +102,7 @@ struct Wish {
 }
 
 impl EngineThread {
-    /// Starts the thread.
+    /// Starts the thread. With a store, prefixes outlive it.
     ///
     /// # Errors
     /// If the operating system refuses another thread.
@@ -108,6 +111,7 @@ impl EngineThread {
         engine: Box<dyn Engine>,
         config: Config,
         sink: Box<dyn Sink>,
+        store: Option<Box<dyn Store>>,
     ) -> io::Result<Self> {
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the core is told the time")]
         let epoch = Instant::now();
@@ -120,8 +124,9 @@ impl EngineThread {
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let core = StageCore::new(shape, config);
-            let worker = Worker { core, engine, sink, shared, told: (Stats::default(), Duration::ZERO) };
+            let core = StageCore::new(shape, Config { has_store: store.is_some(), ..config });
+            let told = (Stats::default(), Duration::ZERO);
+            let worker = Worker { core, engine, sink, store, shared, told };
             worker.guarded()
         })?;
         Ok(Self { handle, thread: Some(thread) })
@@ -198,6 +203,7 @@ impl Handle {
         inbox.waiting = Load::default();
         inbox.hints.clear();
         inbox.together = None;
+        inbox.answers.clear();
         inbox.reset = true;
         drop(inbox);
         self.shared.arrived.notify_one();
@@ -206,6 +212,11 @@ impl Handle {
     /// Ends the thread after the call under way. Frames not yet computed are forgotten.
     pub fn stop(&self) {
         self.shared.lock().stopped = true;
+        self.shared.arrived.notify_one();
+    }
+
+    pub(crate) fn answer(&self, answered: Answered) {
+        self.shared.lock().answers.push(answered);
         self.shared.arrived.notify_one();
     }
 
@@ -248,6 +259,7 @@ impl Inbox {
             && !self.reset
             && self.frames.is_empty()
             && self.hints.is_empty()
+            && self.answers.is_empty()
             && self.together.is_none()
     }
 }
@@ -256,6 +268,7 @@ struct Worker {
     core: StageCore,
     engine: Box<dyn Engine>,
     sink: Box<dyn Sink>,
+    store: Option<Box<dyn Store>>,
     shared: Arc<Shared>,
     /// The counters that the front was told last, and when.
     told: (Stats, Duration),
@@ -319,6 +332,7 @@ impl Worker {
         let frames = std::mem::take(&mut inbox.frames);
         let hints = std::mem::take(&mut inbox.hints);
         let together = inbox.together.take();
+        let answers = std::mem::take(&mut inbox.answers);
         drop(inbox);
         if reset {
             self.core.reset();
@@ -337,6 +351,12 @@ impl Worker {
                 self.core.handle_hint(Hint::Drop { seq });
             }
         }
+        for Answered { prefix, key, given } in answers {
+            match given {
+                Given::Kept(keeping) => self.core.handle_kept(prefix, keeping),
+                Given::Fetched(blob) => self.core.handle_fetched(prefix, key, blob),
+            }
+        }
         true
     }
 
@@ -345,7 +365,22 @@ impl Worker {
             match output {
                 Output::Forward(frame) => self.sink.forward(frame),
                 Output::Report(report) => self.sink.report(report),
+                Output::Store(work) => self.ask_store(work),
             }
+        }
+    }
+
+    fn ask_store(&self, work: StoreWork) {
+        let handle = || Handle { shared: Arc::clone(&self.shared) };
+        match (&self.store, work) {
+            (Some(store), StoreWork::Write { prefix, key, blob }) => {
+                store.write(key, blob, Answer::to_write(handle(), prefix, key));
+            }
+            (Some(store), StoreWork::Read { prefix, key }) => {
+                store.read(key, Answer::to_read(handle(), prefix, key));
+            }
+            // The core asks for nothing then.
+            (None, _) => {}
         }
     }
 }

@@ -171,6 +171,7 @@ fn front(
     let first = StageAddress::Local(node(identity.clone(), width));
     let stages = std::iter::once(first).chain(others).map(|address| StageSpec { address }).collect();
     Front::start(FrontConfig {
+        store: None,
         identity,
         build: crate::signals::build(),
         plan: plan(n_stages, CONTEXT, 1),
@@ -186,6 +187,7 @@ fn front(
 
 fn node(identity: Identity, width: usize) -> Node {
     Node::start(NodeConfig {
+        store: None,
         identity,
         source: Arc::new(NullSource { width }),
         build: crate::signals::build(),
@@ -208,6 +210,7 @@ pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
+        swa_full: true,
         prefix_bytes: 0,
     }
 }

@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         let config = Config { queue_limit: 1000, chunk_rows: 32, speculate: speculate.clone(), ..usual };
         let mut scheduler = Scheduler::new(config);
         scheduler.line_up(Duration::ZERO);
-        let stage = stage::Config { row_dtype: RowDtype::F32, prefix_bytes: 0 };
+        let stage = stage::Config { row_dtype: RowDtype::F32, prefix_bytes: 0, has_store: false };
         Self {
             scheduler,
             cores: line.engines.iter().map(|engine| StageCore::new(engine.shape().clone(), stage)).collect(),
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
                     Output::Hint(hint) => self.cores.iter_mut().for_each(|core| core.handle_hint(hint)),
                     Output::Event(id, event) => self.note(id, event),
                     // No draft model runs here.
-                    Output::Draft(..) => {}
+                    Output::Draft(..) | Output::Shelved(_) => {}
                 }
             }
             for at in 0..self.cores.len() {
@@ -184,6 +184,7 @@ impl<'a> Run<'a> {
                     match output {
                         stage::Output::Forward(frame) => self.cores[at + 1].handle_frame(frame, self.now),
                         stage::Output::Report(report) => self.report(StageIndex(at as u16), report),
+                        stage::Output::Store(work) => panic!("there is no store: {work:?}"),
                     }
                 }
             }

@@ -3,16 +3,18 @@
 //! Every method hears one thing, lets the pure cores decide, and carries their outputs away at once: sends only queue.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use net::LinkSender;
 use protocol::{
     Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
-use scheduler::{Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
+use scheduler::{Event, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 use spec::{Draft, Proposer};
 use tokio::sync::{mpsc, watch};
 
+use super::prompts::Prompts;
 use super::pulse::{Owed, Pulse};
 use super::roster::{Action, Roster, SeatState};
 use super::status::{Busy, Ledger, LineReadiness, LineSnapshot, StageSnapshot};
@@ -46,6 +48,8 @@ pub(super) struct Core {
     /// Dials the work link, then watches it; ends with its generation.
     work_task: Option<Task>,
     callers: BTreeMap<RequestId, mpsc::Sender<Event>>,
+    /// What the next front shall know of what is stored.
+    prompts: Option<Arc<Prompts>>,
     /// Who drafts beside the line.
     drafter: Option<drafter::Handle>,
     pulse: Pulse,
@@ -74,6 +78,7 @@ impl Core {
             dial_work,
             work_task: None,
             callers: BTreeMap::new(),
+            prompts: None,
             drafter: None,
             pulse: Pulse::default(),
             lost: None,
@@ -100,6 +105,14 @@ impl Core {
     pub(super) fn cancel(&mut self, id: RequestId, now: Duration) {
         self.scheduler.cancel(id, now);
         self.pump(now);
+    }
+
+    /// From now on what is stored is remembered there; an earlier front has left this much.
+    pub(super) fn remember(&mut self, prompts: Arc<Prompts>, known: Vec<(Namespace, Vec<Token>)>) {
+        for (namespace, tokens) in known {
+            self.scheduler.restore(namespace, tokens).iter().for_each(|key| prompts.forget(key));
+        }
+        self.prompts = Some(prompts);
     }
 
     /// From now on requests are drafted there.
@@ -174,7 +187,11 @@ impl Core {
                 let n_rows = progress.timings.first().map_or(0, |timing| timing.batch_rows as usize);
                 self.busy.record(&progress.timings, n_rows, now);
             }
-            Report::State(_) | Report::Counters(_) | Report::Closed(_) | Report::Fault(_) => {}
+            Report::State(_)
+            | Report::Counters(_)
+            | Report::Closed(_)
+            | Report::Stored(_)
+            | Report::Fault(_) => {}
         }
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
@@ -348,6 +365,11 @@ impl Core {
             }
             Output::Hint(hint) => self.hint(hint),
             Output::Event(id, event) => self.event(id, event, now),
+            Output::Shelved(change) => {
+                if let Some(prompts) = &self.prompts {
+                    prompts.note(change);
+                }
+            }
             Output::Draft(id, drafting) => {
                 if let Some(drafter) = &self.drafter {
                     drafter.tell(id, drafting);

@@ -5,6 +5,7 @@
 
 mod control;
 mod core;
+mod prompts;
 mod pulse;
 mod roster;
 mod status;
@@ -26,6 +27,7 @@ pub use roster::{LinePlan, Seat, SeatState};
 pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
 
 use self::core::{Core, DialWork, Unlinked, Watchers};
+use self::prompts::Prompts;
 use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
@@ -52,6 +54,8 @@ pub struct FrontConfig {
     pub local_link: LinkOptions,
     /// Have every stage but the first pass control messages on, as if the front could not reach the others.
     pub relay: bool,
+    /// Where the front remembers what its stages have stored, for the next one.
+    pub store: Option<store::Store>,
     /// Higher than any generation that these stages may have seen: milliseconds since 1970 will do.
     pub first_generation: Generation,
 }
@@ -107,6 +111,10 @@ impl Front {
             }
         });
         let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
+        if let Some(store) = config.store.clone() {
+            let prompts = Arc::new(Prompts::new(store, &config.plan));
+            tasks.push(Task::spawn(recall(Arc::downgrade(&shared), prompts)));
+        }
         for (at, stage) in config.stages.iter().enumerate() {
             let (front, index) = (Arc::downgrade(&shared), StageIndex(at as u16));
             if let StageAddress::Remote { address, .. } = &stage.address {
@@ -292,6 +300,16 @@ async fn dial_work(
         }
     };
     greet(link, LinkRole::Rows(hello), &config.build).await.map_err(|error: GreetError| error.to_string())
+}
+
+/// Tells the scheduler what an earlier front knew.
+async fn recall(front: Weak<Shared>, prompts: Arc<Prompts>) {
+    let reader = Arc::clone(&prompts);
+    // Without an answer the line only begins with nothing.
+    let known = tokio::task::spawn_blocking(move || reader.recall()).await.unwrap_or_default();
+    if let Some(shared) = front.upgrade() {
+        shared.with(|core, _| core.remember(prompts, known));
+    }
 }
 
 /// Wakes the cores at their deadlines.

@@ -44,6 +44,9 @@ pub struct LinePlan {
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
     pub exact: bool,
+    /// Whether layers with a sliding window keep every position. If not, the scheduler must know that stages cannot cut
+    /// prefixes.
+    pub swa_full: bool,
     /// Bytes that each stage has for parked prefixes beside its engine.
     pub prefix_bytes: u64,
 }
@@ -493,6 +496,7 @@ impl Roster {
             row_dtype: self.plan.row_dtype,
             kv: self.plan.kv,
             exact: self.plan.exact,
+            swa_full: self.plan.swa_full,
             prefix_bytes: self.plan.prefix_bytes,
             upstream: neighbours.upstream,
             downstream: neighbours.downstream,

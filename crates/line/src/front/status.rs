@@ -117,6 +117,9 @@ impl Ledger {
             stale_rows: sum(before.stale_rows, now.stale_rows),
             passed_over: sum(before.passed_over, now.passed_over),
             wasted_rows: sum(before.wasted_rows, now.wasted_rows),
+            stored_prefixes: sum(before.stored_prefixes, now.stored_prefixes),
+            restored_prefixes: sum(before.restored_prefixes, now.restored_prefixes),
+            missed_prefixes: sum(before.missed_prefixes, now.missed_prefixes),
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::dial::{Links, read_control};
+use super::filed::Filed;
 use super::place::Place;
 use super::seat::{EngineKey, EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
@@ -320,7 +321,12 @@ impl Actor {
         };
         let name = format!("stage-{}", place.assign.index);
         let config = stage_config(&place.assign);
-        if let Err(error) = self.engine.run(&name, config, Box::new(sink)) {
+        let store = self
+            .config
+            .store
+            .clone()
+            .map(|store| -> Box<dyn stage::Store> { Box::new(Filed::new(store, &place.assign)) });
+        if let Err(error) = self.engine.run(&name, config, Box::new(sink), store) {
             return self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") });
         }
         if let Some(engine) = self.engine.handle() {

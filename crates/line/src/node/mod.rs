@@ -6,6 +6,7 @@
 
 mod actor;
 mod dial;
+mod filed;
 mod place;
 mod seat;
 mod sink;
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 use crate::source::{EngineSource, LoadError};
 use crate::task::Task;
 pub(crate) use dial::read_control;
+pub use filed::PrefixStore;
 
 /// Events that may wait for the node's task. They are rare (no work passes here); senders wait when it is full.
 const EVENTS: usize = 256;
@@ -38,6 +40,8 @@ pub struct NodeConfig {
     pub dial: DialOptions,
     /// Heartbeat of the control link to a relayed neighbour.
     pub heartbeat: net::Heartbeat,
+    /// Where prefixes outlive the engine, if they shall.
+    pub store: Option<PrefixStore>,
     /// How long a loaded engine is kept for a front that is gone.
     pub lease: Duration,
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use protocol::{Assign, KvType, LayerRange, ModelId, Position};
-use stage::{Engine, EngineThread, Handle, Sink, Slot};
+use stage::{Engine, EngineThread, Handle, Sink, Slot, Store};
 use tokio::sync::mpsc;
 
 use super::Event;
@@ -23,6 +23,7 @@ pub(super) struct EngineKey {
     max_rows: u32,
     kv: KvType,
     exact: bool,
+    swa_full: bool,
 }
 
 impl EngineKey {
@@ -36,6 +37,7 @@ impl EngineKey {
             max_rows: assign.max_rows,
             kv: assign.kv,
             exact: assign.exact,
+            swa_full: assign.swa_full,
         }
     }
 }
@@ -103,9 +105,10 @@ impl EngineSeat {
         name: &str,
         config: stage::Config,
         sink: Box<dyn Sink>,
+        store: Option<Box<dyn Store>>,
     ) -> std::io::Result<()> {
         if let Self::Resting(key, engine) = self.take() {
-            *self = Self::Running(key, EngineThread::spawn(name, engine, config, sink)?);
+            *self = Self::Running(key, EngineThread::spawn(name, engine, config, sink, store)?);
         }
         Ok(())
     }
@@ -196,5 +199,5 @@ pub(super) fn misfit(engine: &dyn Engine, assign: &Assign) -> Option<String> {
 
 /// What a place in a line says of the stage apart from its engine.
 pub(super) const fn stage_config(assign: &Assign) -> stage::Config {
-    stage::Config { row_dtype: assign.row_dtype, prefix_bytes: assign.prefix_bytes }
+    stage::Config { row_dtype: assign.row_dtype, prefix_bytes: assign.prefix_bytes, has_store: false }
 }

@@ -83,6 +83,7 @@ pub(crate) fn tail_of_two(upstream: NodeId) -> Assign {
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
+        swa_full: true,
         prefix_bytes: 0,
         upstream,
         downstream: None,

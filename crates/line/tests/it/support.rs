@@ -78,6 +78,7 @@ impl TestStage {
         let listener = Listener::bind("127.0.0.1:0", &identity, ListenerOptions::default()).await.unwrap();
         let address = listener.local_addr().to_string();
         let node = Node::start(NodeConfig {
+            store: None,
             identity,
             source,
             build: "test".into(),
@@ -169,6 +170,7 @@ pub(crate) fn front_config(
 ) -> FrontConfig {
     let n = options.n_stages;
     FrontConfig {
+        store: None,
         identity,
         build: "test".into(),
         plan: LinePlan {
@@ -182,6 +184,7 @@ pub(crate) fn front_config(
             row_dtype: options.row_dtype,
             kv: KvType::F16,
             exact: false,
+            swa_full: true,
             prefix_bytes: 0,
         },
         stages,

@@ -5,5 +5,6 @@ mod architectures;
 mod engine;
 mod exact;
 mod models;
+mod sliding;
 mod support;
 mod vocab;

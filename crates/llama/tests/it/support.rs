@@ -62,6 +62,19 @@ impl Line {
         self.cut(0, len);
     }
 
+    /// What every stage holds in a slot.
+    pub(crate) fn save(&mut self, slot: u16) -> Vec<Vec<u8>> {
+        let save = |engine: &mut LlamaEngine| engine.save(Slot(slot)).expect("it holds something");
+        self.engines.iter_mut().map(save).collect()
+    }
+
+    /// Makes every stage hold in a slot what was saved.
+    pub(crate) fn load_saved(&mut self, slot: u16, saved: &[Vec<u8>]) {
+        for (engine, bytes) in self.engines.iter_mut().zip(saved) {
+            engine.load(Slot(slot), bytes).expect("it was saved here");
+        }
+    }
+
     /// Cuts a slot on every stage.
     pub(crate) fn cut(&mut self, slot: u16, len: usize) {
         for engine in &mut self.engines {

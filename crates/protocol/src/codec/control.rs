@@ -6,7 +6,7 @@ use super::work::{get_timings, get_verdict, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, LayerRange, ModelId, NodeId, Progress,
-    Report, RowDtype, StageCounters, StageState, ToFront, ToStage, limits,
+    Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
 };
 
 pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
@@ -95,6 +95,7 @@ fn put_assign(w: &mut Writer<'_>, v: &Assign) {
         KvType::Q4_0 => 2,
     });
     w.flag(v.exact);
+    w.flag(v.swa_full);
     w.u64(v.prefix_bytes);
     w.bytes(&v.upstream.0);
     w.option(v.downstream.as_ref(), |w, v| {
@@ -125,6 +126,7 @@ fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
         row_dtype: get_dtype(r, "assign.row_dtype")?,
         kv: get_kv(r)?,
         exact: r.flag("assign.exact")?,
+        swa_full: r.flag("assign.swa_full")?,
         prefix_bytes: r.u64("assign.prefix_bytes")?,
         upstream: NodeId(r.array("assign.upstream")?),
         downstream: r.option("assign.downstream", get_downstream)?,
@@ -199,6 +201,11 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             w.u8(5);
             put_counters(w, counters);
         }
+        Report::Stored(stored) => {
+            w.u8(6);
+            w.u64(stored.prefix.0);
+            w.flag(stored.kept);
+        }
     }
 }
 
@@ -211,6 +218,9 @@ fn put_counters(w: &mut Writer<'_>, v: &StageCounters) {
     w.u64(v.stale_rows);
     w.u64(v.passed_over);
     w.u64(v.wasted_rows);
+    w.u64(v.stored_prefixes);
+    w.u64(v.restored_prefixes);
+    w.u64(v.missed_prefixes);
 }
 
 fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
@@ -223,6 +233,9 @@ fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
         stale_rows: r.u64("counters.stale_rows")?,
         passed_over: r.u64("counters.passed_over")?,
         wasted_rows: r.u64("counters.wasted_rows")?,
+        stored_prefixes: r.u64("counters.stored_prefixes")?,
+        restored_prefixes: r.u64("counters.restored_prefixes")?,
+        missed_prefixes: r.u64("counters.missed_prefixes")?,
     })
 }
 
@@ -241,6 +254,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
             Report::Fault(Fault { seq: r.option("fault.seq", |r| r.seq("fault.seq"))?, kind: get_fault(r)? })
         }
         5 => Report::Counters(get_counters(r)?),
+        6 => Report::Stored(Stored { prefix: r.seq("stored.prefix")?, kept: r.flag("stored.kept")? }),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
     Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat,
-    ModelId, NodeId, Open, PROTOCOL_VERSION, Park, Position, Progress, RefuseReason, Report, Reuse, RowDtype,
-    Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, ToFront,
-    ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
+    ModelId, NodeId, Open, PROTOCOL_VERSION, Park, Position, PrefixKey, Progress, RefuseReason, Report,
+    Reuse, RowDtype, Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState,
+    StageTiming, Stored, ToFront, ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams,
+    limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -141,8 +142,13 @@ fn sampler() -> impl Strategy<Value = SamplerParams> {
     )
 }
 
+fn key() -> impl Strategy<Value = Option<PrefixKey>> {
+    option::of(any::<[u8; 32]>().prop_map(PrefixKey))
+}
+
 fn open() -> impl Strategy<Value = Open> {
-    let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>(), option::of((seq(), any::<bool>())));
+    let reuse = option::of((seq(), any::<bool>(), key()));
+    let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>(), reuse);
     let top = option::of(0..=limits::MAX_TOP_LOGPROBS);
     (ids, sampler(), 1..1000_u32, top, vec(token(), 0..9)).prop_map(
         |((seq, seed, choice, ignore_eos, reuse), sampler, room, top_logprobs, history)| Open {
@@ -154,7 +160,7 @@ fn open() -> impl Strategy<Value = Open> {
             limit: Position(history.len() as u32 + room),
             ignore_eos,
             top_logprobs,
-            reuse: reuse.map(|(prefix, keep)| Reuse { prefix, keep }),
+            reuse: reuse.map(|(prefix, keep, stored)| Reuse { prefix, keep, stored }),
             history,
         },
     )
@@ -185,7 +191,7 @@ fn work() -> impl Strategy<Value = Work> {
         2 => chunk.prop_map(Work::Chunk),
         3 => window().prop_map(Work::Window),
         1 => fork.prop_map(Work::Fork),
-        1 => (seq(), place()).prop_map(|(seq, len)| Work::Park(Park { seq, len })),
+        1 => (seq(), place(), key()).prop_map(|(seq, len, store)| Work::Park(Park { seq, len, store })),
         1 => (seq(), place()).prop_map(|(seq, inputs)| Work::Close(Close { seq, inputs })),
     ]
 }
@@ -217,12 +223,12 @@ fn assign() -> impl Strategy<Value = Assign> {
     let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
     let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
     let ids = any::<([u8; 32], [u8; 32], Option<[u8; 32]>, bool)>();
-    (line, layers, sizes, (dtype(), kv, any::<bool>(), any::<u64>()), ids, text()).prop_map(
+    (line, layers, sizes, (dtype(), kv, any::<(bool, bool)>(), any::<u64>()), ids, text()).prop_map(
         |(
             (n_stages, index),
             (n_layers, start, end),
             (context, n_slots, max_rows),
-            (row_dtype, kv, exact, prefix_bytes),
+            (row_dtype, kv, (exact, swa_full), prefix_bytes),
             ids,
             address,
         )| {
@@ -238,6 +244,7 @@ fn assign() -> impl Strategy<Value = Assign> {
                 row_dtype,
                 kv,
                 exact,
+                swa_full,
                 prefix_bytes,
                 upstream: NodeId(ids.1),
                 downstream: (index + 1 < n_stages).then_some(Downstream {
@@ -312,18 +319,19 @@ fn fault_kind() -> impl Strategy<Value = FaultKind> {
 }
 
 fn counters() -> impl Strategy<Value = StageCounters> {
-    any::<[u64; 8]>().prop_map(
-        |[calls, rows, windows, chunks, stale_windows, stale_rows, passed_over, wasted_rows]| StageCounters {
-            calls,
-            rows,
-            windows,
-            chunks,
-            stale_windows,
-            stale_rows,
-            passed_over,
-            wasted_rows,
-        },
-    )
+    any::<[u64; 11]>().prop_map(|n| StageCounters {
+        calls: n[0],
+        rows: n[1],
+        windows: n[2],
+        chunks: n[3],
+        stale_windows: n[4],
+        stale_rows: n[5],
+        passed_over: n[6],
+        wasted_rows: n[7],
+        stored_prefixes: n[8],
+        restored_prefixes: n[9],
+        missed_prefixes: n[10],
+    })
 }
 
 pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
@@ -338,6 +346,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         seq().prop_map(Report::Closed),
         (option::of(seq()), fault_kind()).prop_map(|(seq, kind)| Report::Fault(Fault { seq, kind })),
         counters().prop_map(Report::Counters),
+        (seq(), any::<bool>()).prop_map(|(prefix, kept)| Report::Stored(Stored { prefix, kept })),
     ];
     (stage(), generation(), report).prop_map(|(from, generation, report)| ToFront {
         from,

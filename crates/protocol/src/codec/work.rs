@@ -9,8 +9,8 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Fork, Frame, Open, Park, Reuse, Rows, StageTiming, TokenLogprobs, Verdict,
-    Window, Work, limits,
+    Chunk, Close, Company, End, Fork, Frame, Open, Park, PrefixKey, Reuse, Rows, StageTiming, TokenLogprobs,
+    Verdict, Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -94,6 +94,7 @@ fn put_work(w: &mut Writer<'_>, v: &Work) {
             w.u8(4);
             w.u64(park.seq.0);
             w.place(park.len);
+            put_key(w, park.store.as_ref());
         }
         Work::Close(close) => {
             w.u8(5);
@@ -112,7 +113,11 @@ fn get_work(r: &mut Reader<'_>) -> Result<Work, DecodeError> {
         }
         2 => Work::Window(get_window(r)?),
         3 => Work::Fork(get_fork(r)?),
-        4 => Work::Park(Park { seq: r.seq("park.seq")?, len: r.place("park.len")? }),
+        4 => Work::Park(Park {
+            seq: r.seq("park.seq")?,
+            len: r.place("park.len")?,
+            store: get_key(r, "park.store")?,
+        }),
         5 => Work::Close(Close { seq: r.seq("close.seq")?, inputs: r.place("close.inputs")? }),
         tag => return Err(DecodeError::UnknownTag { field: "work", tag }),
     })
@@ -130,6 +135,7 @@ fn put_open(w: &mut Writer<'_>, v: &Open) {
     w.option(v.reuse.as_ref(), |w, reuse| {
         w.u64(reuse.prefix.0);
         w.flag(reuse.keep);
+        put_key(w, reuse.stored.as_ref());
     });
     w.tokens(&v.history);
 }
@@ -169,7 +175,19 @@ fn get_top(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
 }
 
 fn get_reuse(r: &mut Reader<'_>) -> Result<Reuse, DecodeError> {
-    Ok(Reuse { prefix: r.seq("open.reuse.prefix")?, keep: r.flag("open.reuse.keep")? })
+    Ok(Reuse {
+        prefix: r.seq("open.reuse.prefix")?,
+        keep: r.flag("open.reuse.keep")?,
+        stored: get_key(r, "open.reuse.stored")?,
+    })
+}
+
+fn put_key(w: &mut Writer<'_>, v: Option<&PrefixKey>) {
+    w.option(v, |w, key| w.bytes(&key.0));
+}
+
+fn get_key(r: &mut Reader<'_>, field: Field) -> Result<Option<PrefixKey>, DecodeError> {
+    r.option(field, |r| Ok(PrefixKey(r.array(field)?)))
 }
 
 fn get_fork(r: &mut Reader<'_>) -> Result<Fork, DecodeError> {

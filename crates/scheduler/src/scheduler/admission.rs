@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{Close, Hint, Open, Park, Position, Reuse, SeqId, Token, Work};
+use protocol::{Close, Hint, Open, Park, Position, SeqId, Work};
 
 use super::{Output, Scheduler, add};
-use crate::prefixes::Hit;
 use crate::queue::{Past, Patience, Waiting};
 use crate::sequence::{Sequence, Start};
-use crate::{Client, Drafting, Event, Failure, Finish, Refusal, Request, RequestId};
+use crate::{Client, Drafting, Event, Failure, Finish, Refusal, RequestId, Shelved};
 
 impl Scheduler {
     pub(super) fn make_room(&mut self, client: Client) -> Result<(), Refusal> {
@@ -82,8 +81,10 @@ impl Scheduler {
         let room = self.config.context - n_prompt;
         let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
         let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
-        let hit = self.find_prefix(&request, &text, was_misled);
-        let start = Position(hit.map_or(0, |hit| hit.len as u32));
+        let beginning = request.namespace.filter(|_| !was_misled);
+        let beginning = beginning.and_then(|namespace| self.find_beginning(namespace, &text));
+        let start = Position(beginning.map_or(0, |beginning| beginning.len as u32));
+        let reuse = beginning.map(|beginning| beginning.reuse);
         if past.is_some() {
             self.stats.resumed += 1;
         } else {
@@ -100,7 +101,7 @@ impl Scheduler {
         let open = Open {
             seq,
             start,
-            reuse: hit.map(|hit| Reuse { prefix: hit.prefix, keep: hit.keep }),
+            reuse,
             seed: request.seed,
             choice: request.choice,
             sampler,
@@ -118,22 +119,11 @@ impl Scheduler {
         }
         self.send(Work::Open(Box::new(open)));
         let asked = Box::new(request);
-        let start = Start { seq, request: id, asked, text, start, past, limit, is_drafted, own, probe, now };
+        let start =
+            Start { seq, request: id, asked, text, start, reuse, past, limit, is_drafted, own, probe, now };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq
-    }
-
-    /// The prefix that a text may begin with.
-    fn find_prefix(&mut self, request: &Request, text: &[Token], was_misled: bool) -> Option<Hit> {
-        // Who was misled once begins with nothing.
-        let namespace = request.namespace.filter(|_| !was_misled)?;
-        let mut hit = self.prefixes.find(namespace, text)?;
-        hit.keep &= self.config.copies_prefixes;
-        if !hit.keep {
-            self.prefixes.remove(hit.prefix);
-        }
-        Some(hit)
     }
 
     /// Takes a running request off the line; it waits to go on from its last token as a new sequence.
@@ -147,9 +137,15 @@ impl Scheduler {
     pub(super) fn begin_again(&mut self, seq: SeqId, prefix: SeqId, now: Duration) {
         let Some(sequence) = self.sequences.get(&seq) else { return };
         let past = sequence.was_interrupted().then(|| sequence.past());
+        let key = sequence.reuse().and_then(|reuse| reuse.stored);
         self.stats.lost_prefixes += 1;
+        if let Some(key) = key
+            && self.shelf.lost(key)
+        {
+            self.outputs.push_back(Output::Shelved(Shelved::Gone(key)));
+        }
         if self.prefixes.remove(prefix) {
-            self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
+            self.drop_prefix(prefix);
         }
         self.put_back(seq, past, Patience::Endless, true, now);
     }
@@ -212,16 +208,20 @@ impl Scheduler {
             Some((namespace, tokens)) => {
                 let len = Position(tokens.len() as u32);
                 let gone = self.prefixes.insert(namespace, tokens, seq);
-                if !gone.contains(&seq) {
-                    self.send(Work::Park(Park { seq, len }));
+                if let Some((namespace, tokens)) = self.prefixes.tokens(seq) {
+                    let store = self.shelf.ask(seq, namespace, tokens);
+                    self.send(Work::Park(Park { seq, len, store }));
                 }
                 gone
             }
             None => vec![seq],
         };
         for gone in gone {
-            let inputs = if gone == seq { inputs } else { Position(0) };
-            self.send(Work::Close(Close { seq: gone, inputs }));
+            if gone == seq {
+                self.send(Work::Close(Close { seq, inputs }));
+            } else {
+                self.drop_prefix(gone);
+            }
         }
         Some(id)
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::{Company, End, Fault, FaultKind, Hint, Progress, Report, SeqId, StageIndex, Verdict, Work};
+use protocol::{
+    Company, End, Fault, FaultKind, Hint, Progress, Report, SeqId, StageIndex, Stored, Verdict, Work,
+};
 use spec::Line;
 
 use super::{Output, Scheduler};
@@ -39,6 +41,11 @@ impl Scheduler {
             }
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
+            Report::Stored(Stored { prefix, kept }) => {
+                let changes = self.shelf.answered(from, prefix, kept, self.config.n_stages);
+                self.outputs.extend(changes.into_iter().map(Output::Shelved));
+                Ok(())
+            }
             Report::Fault(fault) => self.handle_fault(from, &fault, now),
         }
     }

@@ -130,6 +130,7 @@ fn line(output: &Output) -> String {
             Event::Done { finish, .. } => format!("r{} done: {finish:?}", id.0),
             Event::Failed(failure) => format!("r{} failed: {failure}", id.0),
         },
+        Output::Shelved(change) => format!("{change:?}"),
         Output::Draft(id, drafting) => match drafting {
             Drafting::Open(open) => format!("r{} to be drafted after {:?}", id.0, ids(&open.history)),
             Drafting::Text(text) => {

@@ -6,3 +6,4 @@ mod groups;
 mod interruptions;
 mod line;
 mod random;
+mod sharing;

@@ -168,7 +168,7 @@ impl World {
                 Output::Work(frame) => self.line.send(frame),
                 Output::Hint(hint) => self.line.hint(hint),
                 Output::Event(id, event) => self.hear(id, event),
-                Output::Draft(..) => panic!("nobody drafts"),
+                Output::Draft(..) | Output::Shelved(_) => panic!("nobody drafts or stores"),
             }
         }
         let stats = self.scheduler.stats();

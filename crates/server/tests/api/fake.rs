@@ -160,7 +160,16 @@ impl Line for FakeLine {
             queue: 1,
             preempted: 1,
             resumed: 3,
-            prefixes: PrefixStatus { held: 2, tokens: 700, reused_tokens: 4000, lost: 1 },
+            prefixes: PrefixStatus {
+                held: 2,
+                tokens: 700,
+                reused_tokens: 4000,
+                shared_tokens: 300,
+                lost: 1,
+                stored: 3,
+                stored_tokens: 2100,
+                restored_tokens: 900,
+            },
             mode: "direct".into(),
         }
     }
@@ -176,6 +185,9 @@ fn work() -> WorkStatus {
         stale_rows: 4,
         passed_over: 1,
         wasted_rows: 8,
+        stored_prefixes: 2,
+        restored_prefixes: 1,
+        missed_prefixes: 1,
     }
     .into()
 }

@@ -11,7 +11,7 @@ use spec::{Pipeline, Setup};
 
 use super::proposals::Proposer;
 use super::{Front, Guessed, Sent};
-use crate::check::{Ending, Stories};
+use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
 
@@ -246,7 +246,7 @@ impl Front for Guesses {
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
         match report {
-            Report::State(_) | Report::Counters(_) => Ok(()),
+            Report::State(_) | Report::Counters(_) | Report::Stored(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
             Report::Progress(progress) => {
                 let Some(running) = self.running.get_mut(&progress.seq) else {
@@ -311,6 +311,10 @@ impl Front for Guesses {
 
     fn guessed(&self) -> Guessed {
         self.guessed
+    }
+
+    fn misdeeds(&mut self) -> Vec<Violation> {
+        Vec::new()
     }
 
     fn n_sequences(&self) -> usize {

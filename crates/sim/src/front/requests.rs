@@ -1,14 +1,15 @@
 //! The real scheduler, fed with requests and cancellations at given times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{End, Report, StageIndex, Token};
 use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, RequestId, Scheduler};
 
 use super::proposals::{Adversary, Proposer};
+use super::turns::Turns;
 use super::{Front, Guessed, Sent};
-use crate::check::{Ending, Stories};
+use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
 
@@ -30,6 +31,12 @@ pub(crate) struct Requests {
     /// What the scheduler calls each request.
     ids: BTreeMap<RequestId, usize>,
     stories: Stories,
+    turns: Turns,
+    /// What the scheduler may hold.
+    budget: Config,
+    over_budget: Vec<Violation>,
+    /// On the way out.
+    sent: VecDeque<Sent>,
 }
 
 impl Requests {
@@ -41,7 +48,11 @@ impl Requests {
         random: Random,
     ) -> Self {
         let mut front = Self {
-            scheduler: Scheduler::new(config),
+            scheduler: Scheduler::new(config.clone()),
+            budget: config,
+            turns: Turns::default(),
+            over_budget: Vec::new(),
+            sent: VecDeque::new(),
             limits,
             random,
             acts: BTreeMap::new(),
@@ -75,6 +86,7 @@ impl Requests {
             Ok(id) => {
                 self.ids.insert(id, request);
                 self.stories.accepted(request);
+                self.turns.accepted(request, ask);
                 if let Some(patience) = ask.patience {
                     self.plan(now + patience, Act::Cancel(request));
                 }
@@ -115,7 +127,10 @@ impl Requests {
     fn tell(&mut self, id: RequestId, event: Event) {
         let request = self.ids[&id];
         match event {
-            Event::Started { .. } => self.stories.started(request),
+            Event::Started { .. } => {
+                self.stories.started(request);
+                self.turns.started(request);
+            }
             Event::Tokens { tokens, logprobs } => {
                 let expected = if self.asks[request].top_logprobs.is_some() { tokens.len() } else { 0 };
                 assert_eq!(logprobs.len(), expected, "one log-probability per token if asked for");
@@ -127,7 +142,7 @@ impl Requests {
                     Finish::Length => Ending::Done(End::Limit),
                     Finish::Cancelled => Ending::Cancelled,
                 };
-                self.stories.ended(request, ending);
+                self.end(request, ending);
             }
             Event::Failed(failure) => {
                 let ending = match failure {
@@ -135,8 +150,36 @@ impl Requests {
                     Failure::QueueTimeout { .. } | Failure::QueueFull { .. } => Ending::TurnedAway,
                     other => Ending::Failed(other.to_string()),
                 };
-                self.stories.ended(request, ending);
+                self.end(request, ending);
             }
+        }
+    }
+
+    fn end(&mut self, request: usize, ending: Ending) {
+        self.turns.ended(request, self.asks[request].client);
+        self.stories.ended(request, ending);
+    }
+
+    /// Hears what the scheduler says to one thing before it hears the next.
+    fn listen(&mut self) {
+        while let Some(output) = self.scheduler.poll_output() {
+            match output {
+                Output::Work(frame) => self.sent.push_back(Sent::Work(frame)),
+                Output::Hint(hint) => self.sent.push_back(Sent::Hint(hint)),
+                Output::Event(id, event) => self.tell(id, event),
+                // No scenario has a draft model: drafts are made here. Nor does a front start anew.
+                Output::Draft(..) | Output::Shelved(_) => {}
+            }
+        }
+        let (stats, budget) = (self.scheduler.stats(), &self.budget);
+        let held = [
+            ("sequences", u64::from(stats.sequences), u64::from(budget.n_slots)),
+            ("tokens of parked prefixes", stats.parked_tokens, budget.prefix_tokens),
+            ("tokens of stored prefixes", stats.stored_tokens, budget.stored_tokens),
+        ];
+        for (what, n, most) in held.into_iter().filter(|(_, n, most)| n > most) {
+            self.over_budget
+                .push(Violation::Budget { what: format!("the front holds {n} of {most} {what}") });
         }
     }
 }
@@ -144,10 +187,13 @@ impl Requests {
 impl Front for Requests {
     fn line_up(&mut self, now: Duration) {
         self.scheduler.line_up(now);
+        self.listen();
     }
 
     fn line_lost(&mut self, now: Duration) {
+        self.listen();
         self.stories.interrupted();
+        self.sent.clear();
         self.scheduler.line_lost("a stage was lost", now);
     }
 
@@ -161,6 +207,7 @@ impl Front for Requests {
                 Act::Submit(request) => self.submit(request, now),
                 Act::Cancel(request) => self.cancel(request, now),
             }
+            self.listen();
         }
         self.scheduler.handle_timeout(now);
     }
@@ -171,15 +218,14 @@ impl Front for Requests {
     }
 
     fn poll_sent(&mut self) -> Option<Sent> {
-        loop {
-            match self.scheduler.poll_output()? {
-                Output::Work(frame) => return Some(Sent::Work(frame)),
-                Output::Hint(hint) => return Some(Sent::Hint(hint)),
-                Output::Event(id, event) => self.tell(id, event),
-                // No scenario has a draft model: drafts are made here.
-                Output::Draft(..) => {}
-            }
-        }
+        self.listen();
+        self.sent.pop_front()
+    }
+
+    fn misdeeds(&mut self) -> Vec<Violation> {
+        let mut misdeeds = self.turns.violations();
+        misdeeds.append(&mut self.over_budget);
+        misdeeds
     }
 
     fn stories(&mut self) -> &mut Stories {
@@ -194,6 +240,8 @@ impl Front for Requests {
             proposed: stats.drafted,
             accepted: stats.accepted,
             reused_tokens: stats.reused_tokens,
+            shared_tokens: stats.shared_tokens,
+            restored_tokens: stats.restored_tokens,
             lost_prefixes: stats.lost_prefixes,
             preempted: stats.preempted,
             resumed: stats.resumed,

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::{
-    Company, FaultKind, Frame, Open, Progress, Report, Rows, SeqId, StageTiming, Verdict, WindowId, Work,
+    Company, FaultKind, Frame, Open, Position, Progress, Report, Rows, SeqId, StageTiming, Verdict, WindowId,
+    Work,
 };
 
-use super::{Output, StageCore};
-use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Moved, Outcome, RunError};
+use super::{Output, StageCore, StoreWork};
+use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Load as Filling, Moved, Outcome, RunError};
 use crate::policy::{Candidate, Room};
-use crate::port::{Engine, EngineError, Rewind, Sampler, Slot, Span};
+use crate::port::{Blob, Engine, EngineError, Rewind, Sampler, Slot, Span};
 use crate::sequence::{Phase, Running, base_of};
 use crate::stats::Load;
 use crate::tail::Tail;
@@ -20,7 +22,10 @@ impl StageCore {
         self.buffers.as_ref()?;
         let kind = match self.next_begin() {
             Some(begin) => Kind::Begin(begin),
-            None => Kind::Run(self.next_batch()?),
+            None => match self.next_batch() {
+                Some(batch) => Kind::Run(batch),
+                None => self.next_save()?,
+            },
         };
         let buffers = self.buffers.take()?;
         Some(Call { kind, buffers, era: self.era, started: now })
@@ -29,14 +34,37 @@ impl StageCore {
     fn next_begin(&mut self) -> Option<Begin> {
         let sequence = self.sequences.values_mut().find(|sequence| sequence.wants_to_begin())?;
         let Phase::Beginning(slot, moves) = &mut sequence.phase else { return None };
-        let (slot, moves) = (*slot, std::mem::take(moves));
+        let (slot, mut moves) = (*slot, std::mem::take(moves));
         let item = sequence.queue.pop_front()?;
         sequence.busy = true;
         self.load = self.load - Load::of(&item.frame);
+        moves.load = moves.load.map(|load| self.checked(load));
         match item.frame.work {
             Work::Open(open) => Some(Begin { open, slot, moves }),
             _ => None,
         }
+    }
+
+    /// A copy of what is still there. Since it was decided the sequence may have ended or gone on.
+    fn checked(&self, load: Filling) -> Filling {
+        let Filling::Copy { of, from, .. } = load else { return load };
+        let is_there = match self.sequences.get(&of) {
+            Some(sequence) => sequence.phase.computed().is_some_and(|(slot, _)| slot == from),
+            None => self.prefixes.is_warm_in(of, from),
+        };
+        match self.slots.held(from).filter(|_| is_there) {
+            Some(len) => Filling::Copy { of, from, len },
+            None => Filling::Gone,
+        }
+    }
+
+    /// A warm prefix for the store, once nobody waits for the engine: it stays where it is.
+    fn next_save(&mut self) -> Option<Kind> {
+        if !self.sequences.is_empty() {
+            return None;
+        }
+        let (prefix, slot, len) = self.prefixes.unstored()?;
+        Some(Kind::Save(prefix, slot, len))
     }
 
     fn next_batch(&mut self) -> Option<Batch> {
@@ -47,9 +75,9 @@ impl StageCore {
         let mut candidates: Vec<Candidate> = ready.collect();
         candidates.sort_unstable_by_key(|candidate| candidate.slot);
         let max_spans = match self.shape.rewind {
-            Rewind::Anywhere if self.shape.is_first => self.together,
+            Rewind::Anywhere | Rewind::Recent { .. } if self.shape.is_first => self.together,
             // What comes together is computed together, with whatever else waits.
-            Rewind::Anywhere => usize::MAX,
+            Rewind::Anywhere | Rewind::Recent { .. } => usize::MAX,
             // A call with several sequences moves recurrent state and loses the snapshots.
             Rewind::LastCall { .. } => 1,
         };
@@ -84,6 +112,7 @@ impl StageCore {
             let time = now.saturating_sub(started);
             match outcome {
                 Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
+                Outcome::Save(prefix, slot, len, saved) => self.saved(prefix, slot, len, saved),
                 Outcome::Run(batch, result) => {
                     self.policy.charge(time);
                     let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
@@ -127,9 +156,11 @@ impl StageCore {
             is_ready = saved.is_ok();
             self.slots.set_held(slot, is_ready.then_some(len));
             match saved {
-                Ok(blob) => {
-                    self.stats.saved_bytes += blob.len() as u64;
-                    self.prefixes.saved(prefix, blob);
+                Ok(bytes) => {
+                    self.stats.saved_bytes += bytes.len() as u64;
+                    let bytes = Bytes::from(bytes);
+                    self.hand_over(prefix, Blob { len, bytes: bytes.clone() });
+                    self.prefixes.saved(prefix, bytes);
                 }
                 Err(error) => self.forget(prefix, &error),
             }
@@ -142,6 +173,31 @@ impl StageCore {
             }
         }
         is_ready
+    }
+
+    /// A warm prefix was saved for the store. Whatever came of it, it is not tried again.
+    fn saved(&mut self, prefix: SeqId, slot: Slot, len: Position, saved: Result<Vec<u8>, EngineError>) {
+        // Nothing has computed in the slot meanwhile, whoever has been given it.
+        self.slots.set_held(slot, saved.is_ok().then_some(len));
+        match saved {
+            Ok(bytes) => self.hand_over(prefix, Blob { len, bytes: bytes.into() }),
+            Err(error) => {
+                self.forget(prefix, &error);
+                // Nobody knows what the slot holds: whoever has been given it meanwhile begins again.
+                let taker = self.sequences.iter().find(|(_, taker)| taker.phase.slot() == Some(slot));
+                if let Some(seq) = taker.map(|(&seq, _)| seq) {
+                    self.poison(seq, FaultKind::PrefixLost { prefix });
+                    self.settle(seq);
+                }
+            }
+        }
+    }
+
+    /// Has the store keep a prefix, if that is still to be done.
+    fn hand_over(&mut self, prefix: SeqId, blob: Blob) {
+        if let Some(key) = self.prefixes.take_key(prefix) {
+            self.outputs.push_back(Output::Store(StoreWork::Write { prefix, key, blob }));
+        }
     }
 
     fn forget(&mut self, prefix: SeqId, error: &EngineError) {
@@ -185,6 +241,8 @@ impl StageCore {
             row += span.n_rows;
             self.settle(seq);
         }
+        // Who waits for what one of them has computed.
+        self.wake();
         self.form_group(said);
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn fork() -> Frame {
 }
 
 pub(crate) fn park() -> Frame {
-    Frame::new(Work::Park(Park { seq: SEQ, len: Position(1) }))
+    Frame::new(Work::Park(Park { seq: SEQ, len: Position(1), store: None }))
 }
 
 fn with_rows(mut frame: Frame, dtype: RowDtype, width: usize, n_rows: usize) -> Frame {

@@ -39,7 +39,7 @@ fn calls(stage: &Stage) -> Vec<usize> {
 fn companies(said: &[Output]) -> Vec<Company> {
     let company = |output: &Output| match output {
         Output::Forward(frame) => frame.company,
-        Output::Report(report) => panic!("unexpected {report:?}"),
+        other => panic!("unexpected {other:?}"),
     };
     said.iter().map(company).collect()
 }

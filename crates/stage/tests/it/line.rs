@@ -8,7 +8,8 @@ use stage::{Config, Done, Output, Rewind, StageCore};
 
 use crate::toy::{Rng, Toy};
 
-pub(crate) const CONFIG: Config = Config { row_dtype: RowDtype::F32, prefix_bytes: 1 << 20 };
+pub(crate) const CONFIG: Config =
+    Config { row_dtype: RowDtype::F32, prefix_bytes: 1 << 20, has_store: false };
 
 pub(crate) struct Stage {
     pub(crate) core: StageCore,
@@ -135,6 +136,7 @@ impl Line {
                     next.arriving.entry(frame.work.seq()).or_default().push_back(frame);
                 }
                 Output::Report(report) => self.reports.push_back(report),
+                Output::Store(work) => panic!("there is no store: {work:?}"),
             }
         }
         true

@@ -92,7 +92,7 @@ fn describe(output: &Output) -> String {
         Output::Report(Report::Progress(progress)) => format!("progress to {}", progress.next),
         Output::Report(Report::Closed(_)) => "closed".into(),
         Output::Report(Report::Fault(fault)) => format!("FAULT {}", fault.kind),
-        Output::Report(other) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

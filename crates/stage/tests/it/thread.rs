@@ -46,8 +46,8 @@ fn spawn(
 ) -> (EngineThread, Receiver<Report>) {
     let (reports, heard) = channel();
     let sink = Box::new(Ends { next, reports, counters: channel().0 });
-    let config = Config { row_dtype: dtype, prefix_bytes: 1 << 20 };
-    (EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread"), heard)
+    let config = Config { row_dtype: dtype, prefix_bytes: 1 << 20, has_store: false };
+    (EngineThread::spawn("engine", Box::new(engine), config, sink, None).expect("a thread"), heard)
 }
 
 fn null_line(n_stages: u32, dtype: RowDtype) -> (Vec<EngineThread>, Receiver<Report>) {
@@ -128,8 +128,8 @@ fn counters_are_told_when_the_last_sequence_has_ended_and_not_again() {
     let ((reports, verdicts), (counters, heard)) = (channel(), channel());
     let engine = NullEngine::new(NullEngine::shape(0, 1, 8, 4), CallTime::default());
     let sink = Box::new(Ends { next: None, reports, counters });
-    let config = Config { row_dtype: RowDtype::F32, prefix_bytes: 0 };
-    let thread = EngineThread::spawn("engine", Box::new(engine), config, sink).expect("a thread");
+    let config = Config { row_dtype: RowDtype::F32, prefix_bytes: 0, has_store: false };
+    let thread = EngineThread::spawn("engine", Box::new(engine), config, sink, None).expect("a thread");
     for _ in 0..2 {
         decode(&thread.handle(), &verdicts, 50);
     }

@@ -139,6 +139,7 @@ impl OwnRuntime {
     fn node(&self, identity: &Identity, plan: &ToyPlan, common: &Common) -> Node {
         let _on_it = self.get().enter();
         Node::start(NodeConfig {
+            store: None,
             identity: identity.clone(),
             source: Arc::new(ToySource(common.clone())),
             build: signals::build(),
@@ -171,6 +172,7 @@ impl OwnRuntime {
         let _on_it = self.get().enter();
         let config = scheduler::Config::new(plan.n_stages, SLOTS, common.context, common.n_vocab);
         Front::start(FrontConfig {
+            store: None,
             identity,
             build: signals::build(),
             plan: null_line::plan(plan.n_stages, common.context, SLOTS),

@@ -28,6 +28,7 @@ pub(super) fn roster(n: u16, relay: bool) -> Roster {
         row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
+        swa_full: true,
         prefix_bytes: 0,
     };
     Roster::new(plan, FRONT, Generation(10), RelayPolicy { always: relay, n_own: 0 })

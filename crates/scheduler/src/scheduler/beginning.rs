@@ -1,0 +1,97 @@
+//! What a new sequence begins with: a parked prefix, what a running sequence computes anyway, or what is stored.
+
+use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
+
+use super::{Output, Scheduler};
+use crate::prefixes::{Hit, LEAST, Namespace};
+use crate::sequence::Sequence;
+use crate::shelf::Shelved;
+
+/// What a sequence begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning {
+    pub(super) reuse: Reuse,
+    /// Tokens of it.
+    pub(super) len: usize,
+}
+
+impl Scheduler {
+    /// What spares most of a text. A running sequence must be waited for and a store must be read, so each must spare
+    /// more than what is at hand, by as much as that takes.
+    pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token]) -> Option<Beginning> {
+        let cuts = self.config.cuts_prefixes;
+        let parked = self.prefixes.find(namespace, text).filter(|hit| cuts || !hit.keep);
+        let at_hand = parked.map_or(0, |hit| hit.len);
+        let running = self.find_running(namespace, text).filter(|hit| cuts && hit.len >= at_hand + LEAST);
+        let soon = running.map_or(at_hand, |hit| hit.len);
+        let least = soon + self.shelf.least();
+        let stored = self.shelf.find(namespace, text);
+        let stored = stored.filter(|hit| hit.len >= least && (cuts || !hit.keep));
+        match (stored, running, parked) {
+            (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
+            (None, Some(hit), _) => {
+                self.stats.shared_tokens += hit.len as u64;
+                let reuse = Reuse { prefix: hit.prefix, keep: true, stored: None };
+                Some(Beginning { reuse, len: hit.len })
+            }
+            (None, None, Some(hit)) => Some(self.begin_with_parked(hit)),
+            (None, None, None) => None,
+        }
+    }
+
+    /// The running sequence that computes most of a text; of equals the one that began first. The last token of either is
+    /// not shared: it asks for logits.
+    fn find_running(&self, namespace: Namespace, text: &[Token]) -> Option<Hit<SeqId>> {
+        let text = &text[..text.len().checked_sub(1)?];
+        let shared = |sequence: &Sequence| {
+            let other = sequence.text();
+            let other = &other[..other.len().saturating_sub(1)];
+            text.iter().zip(other).take_while(|(a, b)| a == b).count()
+        };
+        let is_its = |sequence: &Sequence| {
+            !sequence.is_probe() && !sequence.is_closing() && sequence.asked().namespace == Some(namespace)
+        };
+        let running = self.sequences.iter().filter(|(_, sequence)| is_its(sequence));
+        let hits = running.map(|(&prefix, sequence)| Hit { prefix, len: shared(sequence), keep: true });
+        hits.rev().max_by_key(|hit| hit.len)
+    }
+
+    fn begin_with_parked(&mut self, hit: Hit<SeqId>) -> Beginning {
+        let Hit { prefix, len, keep } = hit;
+        // A stage that has lost it may have stored it.
+        let stored = self.prefixes.tokens(prefix).and_then(|(space, tokens)| self.shelf.key(space, tokens));
+        let keep = keep && self.config.copies_prefixes;
+        if !keep {
+            self.prefixes.remove(prefix);
+            self.shelf.unparked(prefix);
+        }
+        Beginning { reuse: Reuse { prefix, keep, stored }, len }
+    }
+
+    /// Every stage reads it back, as a prefix with an id of its own that others may begin with, too.
+    fn begin_with_stored(&mut self, namespace: Namespace, hit: Hit<PrefixKey>) -> Option<Beginning> {
+        let Hit { prefix: key, len, keep } = hit;
+        let tokens = self.shelf.take_down(key)?;
+        self.stats.restored_tokens += len as u64;
+        self.outputs.push_back(Output::Shelved(Shelved::Used(key)));
+        let prefix = self.next_seq;
+        self.next_seq = SeqId(prefix.0 + 1);
+        let mut keep = keep && self.config.copies_prefixes;
+        if keep {
+            for gone in self.prefixes.insert(namespace, tokens, prefix) {
+                if gone == prefix {
+                    keep = false;
+                } else {
+                    self.drop_prefix(gone);
+                }
+            }
+        }
+        Some(Beginning { reuse: Reuse { prefix, keep, stored: Some(key) }, len })
+    }
+
+    /// The stages need not keep a prefix any more, which the index has given up.
+    pub(super) fn drop_prefix(&mut self, prefix: SeqId) {
+        self.shelf.unparked(prefix);
+        self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
+    }
+}

@@ -1,0 +1,159 @@
+//! What a prompt begins with: what others compute at the time, and what stages have stored.
+
+use protocol::{Open, Park, Report, Reuse, SeqId, Stored, Token, Work};
+use scheduler::{Config, Output, Request, Shelved};
+
+use crate::front::{Front, request};
+
+const PROMPT: usize = 40;
+
+fn front(n_slots: u16, stored_tokens: u64) -> Front {
+    let chunk_rows = 100;
+    let usual = Config::new(3, n_slots, 200, 100);
+    Front::new(Config {
+        prefix_tokens: 1000,
+        stored_tokens,
+        least_stored: 20,
+        chunk_rows,
+        queue_limit: 9,
+        ..usual
+    })
+}
+
+/// A prompt of [`PROMPT`] tokens and a tail of its own.
+fn ask(tail: i32) -> Request {
+    let mut request = Request { namespace: Some(1), ..request(PROMPT, Some(1)) };
+    request.prompt.extend([Token(tail), Token(tail)]);
+    request
+}
+
+/// Everything said since the last time.
+fn said(front: &mut Front) -> (Vec<Work>, Vec<Shelved>) {
+    let (mut work, mut shelved) = (Vec::new(), Vec::new());
+    while let Some(output) = front.scheduler.poll_output() {
+        match output {
+            Output::Work(frame) => work.push(frame.work),
+            Output::Shelved(change) => shelved.push(change),
+            Output::Hint(_) | Output::Event(..) | Output::Draft(..) => {}
+        }
+    }
+    (work, shelved)
+}
+
+fn opens(work: &[Work]) -> Vec<&Open> {
+    let open = |work: &&Work| matches!(work, Work::Open(_));
+    work.iter()
+        .filter(open)
+        .filter_map(|work| if let Work::Open(open) = work { Some(&**open) } else { None })
+        .collect()
+}
+
+fn parks(work: &[Work]) -> Vec<&Park> {
+    work.iter().filter_map(|work| if let Work::Park(park) = work { Some(park) } else { None }).collect()
+}
+
+/// The request that is sequence `seq` comes to its end.
+fn finish(front: &mut Front, seq: u64, n_prompt: u32) {
+    front.verdict(seq, 0, n_prompt - 1, 50, Some(protocol::End::Limit)).expect("what was sent");
+    front.closed(seq).expect("it was closed");
+}
+
+fn stored(front: &mut Front, prefix: u64, kept: bool) -> Vec<Shelved> {
+    for stage in 0..3 {
+        front.report(stage, Report::Stored(Stored { prefix: SeqId(prefix), kept })).expect("a report");
+    }
+    said(front).1
+}
+
+#[test]
+fn who_begins_like_a_running_request_waits_for_it_and_computes_the_rest() {
+    let mut front = front(3, 0);
+    for tail in [90, 91] {
+        front.submit(ask(tail)).expect("a request that fits");
+    }
+    front.submit(Request { namespace: None, ..ask(92) }).expect("a request that fits");
+    let (work, _) = said(&mut front);
+    let opens = opens(&work);
+    let reuse = |open: &Open| (open.start.0 as usize, open.reuse);
+    assert_eq!(reuse(opens[0]), (0, None));
+    assert_eq!(reuse(opens[1]), (PROMPT, Some(Reuse { prefix: SeqId(0), keep: true, stored: None })));
+    assert_eq!(reuse(opens[2]), (0, None), "nobody's");
+    assert_eq!(front.scheduler.stats().shared_tokens, PROMPT as u64);
+    // Choices of one request differ in nothing that matters here.
+    let mut front = self::front(2, 0);
+    for choice in 0..2 {
+        front.submit(Request { choice, ..ask(90) }).expect("a request that fits");
+    }
+    let (work, _) = said(&mut front);
+    assert_eq!(self::opens(&work)[1].start.0 as usize, PROMPT + 1, "all but the last token");
+}
+
+#[test]
+fn stages_that_cannot_cut_prefixes_are_not_asked_to() {
+    let mut front =
+        Front::new(Config { cuts_prefixes: false, prefix_tokens: 1000, ..Config::new(3, 1, 200, 100) });
+    front.submit(ask(90)).expect("a request that fits");
+    front.progress(0, PROMPT as u32 + 1).expect("what was sent");
+    finish(&mut front, 0, PROMPT as u32 + 2);
+    said(&mut front);
+    front.submit(ask(91)).expect("a request that fits");
+    assert_eq!(opens(&said(&mut front).0)[0].start.0, 0, "only a part of what is there");
+    front.progress(1, PROMPT as u32 + 1).expect("what was sent");
+    finish(&mut front, 1, PROMPT as u32 + 2);
+    let mut longer = ask(90);
+    longer.prompt.extend([Token(1), Token(2)]);
+    front.submit(longer).expect("a request that fits");
+    assert_eq!(opens(&said(&mut front).0)[0].start.0 as usize, PROMPT + 2, "all of it");
+}
+
+#[test]
+fn what_every_stage_has_stored_outlives_the_line_and_the_front() {
+    let mut front = front(1, 1000);
+    front.submit(ask(90)).expect("a request that fits");
+    front.progress(0, PROMPT as u32 + 1).expect("what was sent");
+    finish(&mut front, 0, PROMPT as u32 + 2);
+    let (work, _) = said(&mut front);
+    let key = parks(&work)[0].store.expect("it is worth storing");
+    let changes = stored(&mut front, 0, true);
+    let [Shelved::Kept { key: kept, namespace: 1, tokens }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((*kept, tokens.len()), (key, PROMPT + 2));
+    // On the next line nothing is parked.
+    front.scheduler.line_lost("test", front.now);
+    front.scheduler.line_up(front.now);
+    front.submit(ask(91)).expect("a request that fits");
+    let (work, changes) = said(&mut front);
+    let reuse = Some(Reuse { prefix: SeqId(2), keep: true, stored: Some(key) });
+    assert_eq!((opens(&work)[0].start.0 as usize, opens(&work)[0].reuse), (PROMPT, reuse));
+    assert_eq!(changes, [Shelved::Used(key)]);
+    assert_eq!(front.scheduler.stats().restored_tokens, PROMPT as u64);
+    // Another front is told.
+    let mut next = self::front(1, 1000);
+    assert_eq!(next.scheduler.restore(1, tokens.clone()), []);
+    next.submit(ask(92)).expect("a request that fits");
+    let (work, _) = said(&mut next);
+    assert_eq!(opens(&work)[0].reuse.and_then(|reuse| reuse.stored), Some(key));
+    // A stage does not have it: the prompt is computed, and nobody is told again that it is there.
+    let kind = protocol::FaultKind::PrefixLost { prefix: opens(&work)[0].reuse.expect("it has one").prefix };
+    let seq = opens(&work)[0].seq;
+    next.report(1, Report::Fault(protocol::Fault { seq: Some(seq), kind })).expect("a report");
+    next.closed(seq.0).expect("it was closed");
+    let (work, changes) = said(&mut next);
+    assert_eq!(opens(&work)[0].start.0, 0);
+    assert_eq!(changes, [Shelved::Gone(key)]);
+    assert_eq!(next.scheduler.stats().stored_prefixes, 0);
+}
+
+#[test]
+fn stages_that_store_nothing_are_asked_once() {
+    let mut front = front(1, 1000);
+    for (seq, first) in [(0, 10), (1, 20)] {
+        let mut request = ask(90);
+        request.prompt[0] = Token(first);
+        front.submit(request).expect("a request that fits");
+        front.progress(seq, PROMPT as u32 + 1).expect("what was sent");
+        finish(&mut front, seq, PROMPT as u32 + 2);
+        let (work, _) = said(&mut front);
+        assert_eq!(parks(&work)[0].store.is_some(), seq == 0);
+        assert_eq!(stored(&mut front, seq, false), []);
+    }
+}
