@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use crate::error::ApiError;
@@ -37,6 +38,8 @@ pub struct ConnectionLimits {
     pub head_time: std::time::Duration,
     /// For a TLS handshake.
     pub handshake_time: std::time::Duration,
+    /// For a client to take what is there for it: whoever reads nothing for so long is cut off, and his request ends.
+    pub write_time: std::time::Duration,
 }
 
 impl Default for ConnectionLimits {
@@ -45,6 +48,7 @@ impl Default for ConnectionLimits {
             connections: limits::MAX_CONNECTIONS,
             head_time: limits::HEAD_TIME,
             handshake_time: limits::HANDSHAKE_TIME,
+            write_time: limits::WRITE_TIME,
         }
     }
 }
@@ -103,6 +107,9 @@ impl Connections {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY refused");
         }
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.limits.write_time));
+        let stream = Box::pin(stream);
         match &self.tls {
             None => self.http(stream, peer, ending).await,
             Some(tls) => match timeout(self.limits.handshake_time, tls.acceptor().accept(stream)).await {

@@ -56,6 +56,8 @@ pub(crate) const MAX_REFUSALS: usize = 64;
 pub(crate) const REFUSAL_TIME: Duration = Duration::from_secs(2);
 /// How long a client may take to send the head of a request, or keep a connection without one.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(30);
+/// How long a client may leave unread what is there for it.
+pub(crate) const WRITE_TIME: Duration = Duration::from_secs(60);
 /// How long a TLS handshake may take: a few round trips over the slowest network.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Bytes in the head of a request, path included: proxies and browsers send a few KiB.

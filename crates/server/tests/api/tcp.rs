@@ -95,6 +95,20 @@ async fn a_client_that_hangs_up_while_it_waits_cancels_its_request() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_nothing_is_cut_off_and_its_request_ends() {
+    // More than the buffers of both ends hold.
+    let long = "x".repeat(1 << 16);
+    let events = std::iter::once(started(0)).chain((0..128).map(|_| says(&long)));
+    let mut harness = Harness::new([Script::Play(events.collect())]);
+    let limits = ConnectionLimits { write_time: Duration::from_millis(200), ..ConnectionLimits::default() };
+    let running = start_with(&harness, limits).await;
+    let stream = post(running.address, json!({ "stream": true })).await;
+    assert_eq!(harness.next_seen().await, Seen::Request(RequestId(0)));
+    assert_eq!(harness.next_seen().await, Seen::Cancel(RequestId(0)));
+    drop(stream);
+}
+
+#[tokio::test]
 async fn garbage_on_the_port_harms_nobody() {
     let harness = Harness::new([answer("hello")]);
     let running = start(&harness).await;
