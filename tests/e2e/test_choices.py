@@ -36,7 +36,7 @@ def test_choices_share_their_prompt():
         before = rows(line)
         together = line.complete(PROMPT, ANSWER, n=N, **SAMPLING)
         n_prompt = together["usage"]["prompt_tokens"]
-        assert n_prompt > 100
+        assert n_prompt > 80
         # The line may look meanwhile whether a token still passes.
         assert grown(line, before) <= n_prompt + N * ANSWER + 8, "the prompt once, and a row for each token"
         assert line.line()["prefixes"]["shared_tokens"] == (N - 1) * (n_prompt - 1)
@@ -69,5 +69,5 @@ def test_clients_that_ask_at_once_compute_what_they_share_once():
         line.wait_ready()
         with ThreadPoolExecutor(len(tails)) as clients:
             together = list(clients.map(ask, tails))
-        assert line.line()["prefixes"]["reused_tokens"] >= 3 * 100
+        assert line.line()["prefixes"]["reused_tokens"] >= 3 * 80
         assert together == [ask(tail, cache_prompt=False) for tail in tails]
