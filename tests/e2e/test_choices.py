@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from paceline import SMOLLM2, Serve, wait_until
 from prompts import SOIL, VILLAGE
 
-N, ANSWER = 3, 16
-PROMPT = VILLAGE + SOIL + VILLAGE
+N, ANSWER = 3, 8
+PROMPT = VILLAGE + SOIL
 SAMPLING = {"temperature": 0.9, "seed": 7, "logprobs": 2}
 
 
@@ -36,7 +36,7 @@ def test_choices_share_their_prompt():
         before = rows(line)
         together = line.complete(PROMPT, ANSWER, n=N, **SAMPLING)
         n_prompt = together["usage"]["prompt_tokens"]
-        assert n_prompt > 100
+        assert n_prompt > 80
         # The line may look meanwhile whether a token still passes.
         assert grown(line, before) <= n_prompt + N * ANSWER + 8, "the prompt once, and a row for each token"
         assert line.line()["prefixes"]["shared_tokens"] == (N - 1) * (n_prompt - 1)
@@ -44,12 +44,10 @@ def test_choices_share_their_prompt():
         assert usage["completion_tokens"] == N * ANSWER
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0, "it was computed for this request"
         # Each alone: a choice's noise is keyed by its index, so more choices only add to fewer.
-        for n in range(1, N):
+        for n in (1, N):
             alone = line.complete(PROMPT, ANSWER, n=n, cache_prompt=False, **SAMPLING)
-            for choice, other in zip(alone["choices"], together["choices"]):
-                assert essence(choice) == essence(other)
-        alone = line.complete(PROMPT, ANSWER, n=N, cache_prompt=False, **SAMPLING)
-        assert [essence(choice) for choice in alone["choices"]] == [essence(c) for c in together["choices"]]
+            said = [essence(choice) for choice in together["choices"][:n]]
+            assert [essence(choice) for choice in alone["choices"]] == said
         assert len({choice["text"] for choice in together["choices"]}) == N
 
 
@@ -71,5 +69,5 @@ def test_clients_that_ask_at_once_compute_what_they_share_once():
         line.wait_ready()
         with ThreadPoolExecutor(len(tails)) as clients:
             together = list(clients.map(ask, tails))
-        assert line.line()["prefixes"]["reused_tokens"] >= 3 * 100
+        assert line.line()["prefixes"]["reused_tokens"] >= 3 * 80
         assert together == [ask(tail, cache_prompt=False) for tail in tails]

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, wait_until
-from prompts import CODE, SOIL, VILLAGE
+from prompts import SOIL, VILLAGE
 
 MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
 # Tokens of the shared beginning at least, and how long answers are.
-SHARED, ANSWER = (2000, 24) if SOAK else (600, 12)
-TAILS = ["What is soil?", "Who lives there?", "Fix the code."]
+SHARED, ANSWER = (2000, 24) if SOAK else (300, 8)
+TAILS = ["What is soil?", "Who lives there?"] + ([f"Fix line {n} of the code." for n in range(18)] if SOAK else [])
 
 
 def serve(model, folder, *more):
@@ -26,7 +26,7 @@ def beginning(line):
     """A text of at least `SHARED` tokens, and how many it has."""
     text = ""
     while True:
-        text += VILLAGE + SOIL + CODE
+        text += VILLAGE + SOIL
         tokens = len(line.http.post("/tokenize", json={"content": text}).json()["tokens"])
         if tokens >= SHARED:
             return text, tokens

@@ -1,4 +1,5 @@
 //! A store on a real disk.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;

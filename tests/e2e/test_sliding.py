@@ -1,0 +1,39 @@
+"""A sliding window that keeps little memory refuses what it cannot do, and answers what a whole one answers."""
+
+from paceline import GEMMA, Serve, complaint, run
+from prompts import SOIL, VILLAGE
+
+ANSWER = 8
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def said(answer):
+    return answer["choices"][0]["text"]
+
+
+def test_it_cannot_be_exact():
+    done = run("serve", GEMMA, "--exact", "--swa-full=false")
+    assert "--swa-full=false" in complaint(done, 2)
+
+
+def test_it_goes_on_from_whole_prefixes_only():
+    more = ["--stages", 2, "--threads", 1, "--ctx", 2048, "--speculate", "suffix", "--swa-full=false"]
+    with Serve(GEMMA, *more) as line:
+        line.wait_ready()
+        text = ""
+        # Beyond the window of 512.
+        while len(line.http.post("/tokenize", json={"content": text}).json()["tokens"]) < 600:
+            text += VILLAGE + SOIL
+        first = line.complete(text, ANSWER)
+        # A part of what is there would have to be cut out of what was forgotten: it is computed.
+        part = line.complete(f"{text[:-40]} And then?", ANSWER)
+        assert cached(part) == 0
+        longer = f"{text}{said(first)} And then?"
+        whole = line.complete(longer, ANSWER)
+        assert cached(whole) in (0, first["usage"]["total_tokens"] - 1), "all of it or nothing"
+        alone = line.complete(longer, ANSWER, cache_prompt=False)
+        assert said(whole) == said(alone)
+        assert line.line()["stages"][0]["state"] == "ready", "and nothing failed on the way"
