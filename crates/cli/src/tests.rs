@@ -7,7 +7,8 @@ use clap::{CommandFactory as _, Parser as _};
 use crate::args::{Cut, EnrollArgs, Place, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
 use crate::bench::args::BenchArgs;
 use crate::config::{self, Config};
-use crate::flags::{ClusterAction, CommandFlags, CommandLine};
+use crate::flags::cluster::ClusterAction;
+use crate::flags::{CommandFlags, CommandLine};
 use crate::usage_sentence;
 
 fn parse(words: &str) -> Result<CommandFlags, String> {

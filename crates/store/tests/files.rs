@@ -1,5 +1,5 @@
 //! A store on a real disk.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;

@@ -71,7 +71,8 @@ async fn one_client(model: &Path, name: &str, rounds: usize, report: &mut Report
                 let turn = (at + turn) % 4;
                 if turn < 2 {
                     let rpc = if turn == 0 { &mut half } else { &mut both };
-                    let Spoken { step_ms, answers, .. } = rpc.answer(&[prompt.clone()], ANSWER).await?;
+                    let Spoken { step_ms, answers, .. } =
+                        rpc.answer(std::slice::from_ref(&prompt), ANSWER).await?;
                     *(if turn == 0 { &mut round.half } else { &mut round.both }) = step_ms;
                     texts.push(off.text(&answers[0]).await?);
                 } else {
