@@ -30,6 +30,8 @@ const ROUTES: &[Route] = &[
     ("post", "/detokenize", "Text of tokens", Some(fields::detokenize)),
     ("post", "/apply-template", "The prompt that a chat would have", Some(fields::chat)),
     ("get", "/v1/line", "Stages, sequences and windows now", None),
+    ("get", "/v1/line/events", "The same as it changes, and what moves, as server-sent events", None),
+    ("post", "/v1/requests/{id}/cancel", "Ends a request that waits or runs", None),
     ("get", "/v1/models", "The model", None),
     ("get", "/v1/models/{id}", "The model, by its name", None),
     ("post", "/v1/chat/completions", "Answers a chat", Some(fields::chat)),
@@ -67,7 +69,11 @@ fn build() -> Value {
 }
 
 fn operation(path: &str, summary: &str, body: Option<Body>) -> Value {
-    let content = if path == "/metrics" { "text/plain" } else { "application/json" };
+    let content = match path {
+        "/metrics" => "text/plain",
+        "/v1/line/events" => "text/event-stream",
+        _ => "application/json",
+    };
     let mut content = json!({ content: { "schema": {} } });
     let streams = body.as_ref().is_some_and(|body| body.fields.iter().any(|(name, _)| *name == "stream"));
     if streams {
