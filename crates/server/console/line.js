@@ -48,7 +48,7 @@ export class LineView {
     );
     figures.flight.replaceChildren(
       count(line.windows_in_flight),
-      small(` at most ${line.windows.in_flight_max}`),
+      small(` at most ${line.windows.in_flight_max} each`),
     );
     figures.stale.replaceChildren(
       percent(line.windows.sent > 0 ? line.stale_share : NaN),
