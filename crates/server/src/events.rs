@@ -15,6 +15,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use scheduler::{Moved, Movement};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -64,6 +65,14 @@ struct Watcher {
     /// When to look at a line that has come to rest once more: what it says of its recent past is over then.
     settled_at: Option<Instant>,
     _place: OwnedSemaphorePermit,
+}
+
+/// The event `status`.
+#[derive(Serialize)]
+struct Status<'a> {
+    #[serde(flatten)]
+    readiness: &'a Value,
+    line: &'a LineStatus,
 }
 
 /// The status last sent.
@@ -147,7 +156,8 @@ impl Watcher {
             self.look_at_status();
         }
         if requests {
-            self.tell("requests", &json!(self.api.roll().seen_by(self.caller)));
+            let requests = self.api.roll().seen_by(self.caller);
+            self.tell("requests", &requests);
         }
         self.look_at_movements();
     }
@@ -167,9 +177,7 @@ impl Watcher {
         if is_active || self.last.as_ref().is_some_and(|last| last.was_active) {
             self.settled_at = Some(Instant::now() + WATCH_SETTLED);
         }
-        let mut status = essence.0.clone();
-        status["line"] = json!(line);
-        self.tell("status", &status);
+        self.tell("status", &Status { readiness: &essence.0, line: &line });
         self.last = Some(Last { essence, was_active: is_active });
     }
 
@@ -190,8 +198,9 @@ impl Watcher {
         self.missed = 0;
     }
 
-    fn tell(&mut self, name: &str, value: &Value) {
-        self.ready.push_back(Event::default().event(name).data(value.to_string()));
+    fn tell(&mut self, name: &str, value: &impl Serialize) {
+        let json = serde_json::to_string(value).expect("plain data with text keys is JSON");
+        self.ready.push_back(Event::default().event(name).data(json));
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use crate::support::{LineOptions, PATIENCE, TestLine, check, collect, request};
 
 fn look_at(line: &TestLine, capacity: usize) -> (watch::Receiver<()>, broadcast::Receiver<Movement>) {
-    let onlookers = Onlookers { changed: watch::Sender::new(()), movements: broadcast::Sender::new(capacity) };
+    let onlookers =
+        Onlookers { changed: watch::Sender::new(()), movements: broadcast::Sender::new(capacity) };
     let seen = (onlookers.changed.subscribe(), onlookers.movements.subscribe());
     line.front.show_to(onlookers);
     seen

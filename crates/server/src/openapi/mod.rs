@@ -20,6 +20,7 @@ pub(crate) async fn document() -> Json<Value> {
 /// A route: method, path, what it is for, its body.
 type Route = (&'static str, &'static str, &'static str, Option<fn() -> Body>);
 
+/// Without the console's files, and without `/v1/line/events`: tools that try every route would wait for its end.
 const ROUTES: &[Route] = &[
     ("get", "/health", "Whether the process lives", None),
     ("get", "/ready", "Whether a token can flow through every stage", None),
@@ -30,7 +31,6 @@ const ROUTES: &[Route] = &[
     ("post", "/detokenize", "Text of tokens", Some(fields::detokenize)),
     ("post", "/apply-template", "The prompt that a chat would have", Some(fields::chat)),
     ("get", "/v1/line", "Stages, sequences and windows now", None),
-    ("get", "/v1/line/events", "The same as it changes, and what moves, as server-sent events", None),
     ("post", "/v1/requests/{id}/cancel", "Ends a request that waits or runs", None),
     ("get", "/v1/models", "The model", None),
     ("get", "/v1/models/{id}", "The model, by its name", None),
@@ -69,11 +69,7 @@ fn build() -> Value {
 }
 
 fn operation(path: &str, summary: &str, body: Option<Body>) -> Value {
-    let content = match path {
-        "/metrics" => "text/plain",
-        "/v1/line/events" => "text/event-stream",
-        _ => "application/json",
-    };
+    let content = if path == "/metrics" { "text/plain" } else { "application/json" };
     let mut content = json!({ content: { "schema": {} } });
     let streams = body.as_ref().is_some_and(|body| body.fields.iter().any(|(name, _)| *name == "stream"));
     if streams {
