@@ -78,7 +78,11 @@ impl Moved {
                 Some((verdict.seq, Self::Verdict { window: verdict.window.0, tokens }))
             }
             Report::Progress(progress) => Some((progress.seq, Self::Progress { end: progress.next.0 })),
-            Report::State(_) | Report::Closed(_) | Report::Fault(_) | Report::Counters(_) => None,
+            Report::State(_)
+            | Report::Closed(_)
+            | Report::Fault(_)
+            | Report::Counters(_)
+            | Report::Stored(_) => None,
         }
     }
 }

@@ -109,7 +109,9 @@ impl ApiError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::TooManyWatchers => StatusCode::TOO_MANY_REQUESTS,
+            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::TooManyWatchers => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
