@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use grammar::{Constraint, Forced, GrammarError, LazyGrammars};
-use line::{Front, LineReadiness, LineSnapshot, SeatState};
+use line::{Front, LineReadiness, LineSnapshot, Onlookers, SeatState};
 use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
-use scheduler::{Request, SequenceState, Tally};
+use scheduler::{Movement, Request, RequestId, SequenceState, Tally};
 use server::{
-    Line, LineStatus, PrefixStatus, Readiness, SequenceStatus, SourceStatus, StageStatus, Submission,
-    Submitting, Tokenizer, WindowStatus,
+    Line, LineStatus, LineWatch, PrefixStatus, Readiness, SequenceStatus, SourceStatus, StageStatus,
+    Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
 };
 use spec::Proposer;
+use tokio::sync::{broadcast, watch};
+
+/// Movements that wait for whoever watches: some seconds of a busy line.
+const MOVEMENTS: usize = 1024;
 
 /// The line as the API sees it, from before the model is even opened.
-#[derive(Default)]
 pub(crate) struct ApiLine {
     front: OnceLock<Front>,
+    /// Whether whoever runs the front also starts its stages again.
+    restarts: bool,
+    changed: watch::Sender<()>,
+    movements: broadcast::Sender<Movement>,
     /// Where guesses are made from what grammars force; unset if nobody guesses.
     grammars: OnceLock<Arc<ApiGrammars>>,
     starting: Mutex<Starting>,
@@ -31,10 +38,23 @@ struct Starting {
 }
 
 impl ApiLine {
+    /// A line that has yet to start; whether its lost stages are started again without anybody's help.
+    pub(crate) fn new(restarts: bool) -> Self {
+        Self {
+            front: OnceLock::new(),
+            restarts,
+            changed: watch::Sender::new(()),
+            movements: broadcast::Sender::new(MOVEMENTS),
+            grammars: OnceLock::new(),
+            starting: Mutex::default(),
+        }
+    }
+
     /// Says what the start is busy with.
     pub(crate) fn starting(&self, what: impl Into<String>, progress: Option<f32>) {
         *self.starting.lock().unwrap_or_else(PoisonError::into_inner) =
             Starting { what: what.into(), progress };
+        self.changed.send_replace(());
     }
 
     /// From now on what grammars force is guessed.
@@ -59,9 +79,11 @@ impl ApiLine {
 
     /// From now on the front speaks for itself.
     pub(crate) fn started(&self, front: Front) {
+        front.show_to(Onlookers { changed: self.changed.clone(), movements: self.movements.clone() });
         // A line is started once; a second front would be a bug of the one caller.
         let first = self.front.set(front).is_ok();
         assert!(first, "a line is started once");
+        self.changed.send_replace(());
     }
 }
 
@@ -92,15 +114,25 @@ impl Line for ApiLine {
     }
 
     fn status(&self) -> LineStatus {
-        self.front.get().map(|front| status(&front.snapshot())).unwrap_or_default()
+        self.front.get().map(|front| status(&front.snapshot(), self.restarts)).unwrap_or_default()
+    }
+
+    fn cancel(&self, id: RequestId) {
+        if let Some(front) = self.front.get() {
+            front.cancel(id);
+        }
+    }
+
+    fn watch(&self) -> LineWatch {
+        LineWatch { changed: self.changed.subscribe(), movements: self.movements.subscribe() }
     }
 }
 
-fn status(line: &LineSnapshot) -> LineStatus {
+fn status(line: &LineSnapshot, restarts: bool) -> LineStatus {
     let live = || line.sequences.iter().filter(|seq| seq.state != SequenceState::Closing);
     let stats = &line.stats;
     LineStatus {
-        stages: line.stages.iter().map(stage_status).collect(),
+        stages: line.stages.iter().map(|stage| stage_status(stage, restarts)).collect(),
         sequences: live()
             .map(|seq| SequenceStatus {
                 request: seq.request.0,
@@ -113,6 +145,9 @@ fn status(line: &LineSnapshot) -> LineStatus {
                 prompt_tokens: seq.prompt,
                 cached_tokens: seq.cached,
                 generated_tokens: seq.positions.saturating_sub(seq.prompt),
+                drafted_tokens: seq.drafted,
+                accepted_tokens: seq.accepted,
+                windows_in_flight: seq.windows_in_flight,
             })
             .collect(),
         windows_in_flight: line.sequences.iter().map(|seq| seq.windows_in_flight).sum(),
@@ -132,6 +167,7 @@ fn status(line: &LineSnapshot) -> LineStatus {
         queue: stats.queued,
         preempted: stats.preempted,
         resumed: stats.resumed,
+        tokens: TokenStatus { prompt: stats.prefilled_tokens, generated: stats.generated_tokens },
         prefixes: PrefixStatus {
             held: stats.parked_prefixes,
             tokens: stats.parked_tokens,
@@ -152,7 +188,7 @@ fn agreement(guesses: &Tally) -> BTreeMap<String, f32> {
     scored.map(|source| (source.name.to_owned(), source.right as f32 / source.scored as f32)).collect()
 }
 
-fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
+fn stage_status(stage: &line::StageSnapshot, restarts: bool) -> StageStatus {
     let (state, reason) = match &stage.seat.state {
         SeatState::Away { reason } => ("down", Some(reason.clone())),
         SeatState::Linked if stage.seat.failed.is_some() => ("failed", stage.seat.failed.clone()),
@@ -163,18 +199,44 @@ fn stage_status(stage: &line::StageSnapshot) -> StageStatus {
         SeatState::Assigned(StageState::Ready { .. }) => ("ready", None),
         SeatState::Assigned(StageState::Failed { reason }) => ("failed", Some(reason.clone())),
     };
+    let address = match &stage.address {
+        _ if stage.is_local => "local".to_owned(),
+        address => address.clone().unwrap_or_default(),
+    };
+    let (weight_bytes, kv_bytes) = match stage.seat.state {
+        SeatState::Assigned(StageState::Ready { weight_bytes, kv_bytes, .. }) => {
+            (Some(weight_bytes), Some(kv_bytes))
+        }
+        _ => (None, None),
+    };
     StageStatus {
-        address: match &stage.address {
-            _ if stage.is_local => "local".to_owned(),
-            address => address.clone().unwrap_or_default(),
-        },
+        advice: advice(state, &address, restarts),
+        address,
         pid: stage.seat.pid,
         layers: [stage.layers.start, stage.layers.end],
         state: state.to_owned(),
         reason,
+        weight_bytes,
+        kv_bytes,
+        row_bytes: stage.row_bytes,
         busy: stage.busy,
         rtt_ms: stage.rtt.map(|rtt| rtt.as_secs_f32() * 1e3),
         work: stage.counters.into(),
+    }
+}
+
+/// What a person can do about a stage in this state.
+fn advice(state: &str, address: &str, restarts: bool) -> Option<String> {
+    match state {
+        "down" if restarts => Some("Nothing to do: it is being started again.".to_owned()),
+        "down" => Some(format!(
+            "Look whether the machine at {address} is on and reachable, and run `paceline stage` there; the line goes on \
+             by itself once it is back."
+        )),
+        "failed" => {
+            Some("Remove the cause where the stage runs; it is tried again every few seconds.".to_owned())
+        }
+        _ => None,
     }
 }
 

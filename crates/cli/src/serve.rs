@@ -97,7 +97,7 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
     let http = Server::bind(args.listen).await?.with_tls(tls);
     let url = http.url();
     eprintln!("{} is starting on {url}", args.model_id);
-    let line = Arc::new(ApiLine::default());
+    let line = Arc::new(ApiLine::new(matches!(args.place, Place::Local)));
     line.starting("reading the model", None);
     let api = Api::new(Arc::clone(&line) as Arc<dyn server::Line>, config);
     let (stop, stopped) = watch::channel(false);

@@ -15,8 +15,8 @@ mod task;
 mod work_link;
 
 pub use front::{
-    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Seat, SeatState, StageAddress, StageSnapshot,
-    StageSpec,
+    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Onlookers, Seat, SeatState, StageAddress,
+    StageSnapshot, StageSpec,
 };
 pub use node::{Node, NodeConfig, PrefixStore};
 pub use source::{EngineSource, LoadError};

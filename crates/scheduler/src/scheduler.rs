@@ -271,6 +271,12 @@ impl Scheduler {
         self.sequences.values().map(Sequence::status)
     }
 
+    /// Whose sequence it is; of one that holds memory.
+    #[must_use]
+    pub fn request_of(&self, seq: SeqId) -> Option<RequestId> {
+        self.sequences.get(&seq).map(Sequence::request)
+    }
+
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         if request.prompt.is_empty() {
             return Err(Refusal::EmptyPrompt);

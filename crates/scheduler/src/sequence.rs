@@ -262,6 +262,10 @@ impl Sequence {
             Phase::Decode(speculation) => (SequenceState::Decode, speculation.plan()),
             Phase::Closing { .. } => (SequenceState::Closing, Plan::PLAIN),
         };
+        let spec::Stats { proposed: drafted, accepted, .. } = match &self.phase {
+            Phase::Decode(speculation) => speculation.stats(),
+            Phase::Prefill { .. } | Phase::Closing { .. } => spec::Stats::default(),
+        };
         SequenceStatus {
             seq: self.seq,
             request: self.request,
@@ -270,6 +274,8 @@ impl Sequence {
             cached: self.n_cached,
             positions: self.positions(),
             windows_in_flight: self.windows_in_flight(),
+            drafted,
+            accepted,
             plan,
         }
     }

@@ -120,6 +120,10 @@ pub struct SequenceStatus {
     pub positions: u32,
     /// Windows that a verdict is still to come for.
     pub windows_in_flight: u32,
+    /// Tokens guessed and sent.
+    pub drafted: u32,
+    /// Of those, confirmed.
+    pub accepted: u32,
     /// How wide and deep it guesses now.
     pub plan: Plan,
 }

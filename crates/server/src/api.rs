@@ -13,6 +13,7 @@ use crate::drain::{Drain, Running};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::responses::Store;
+use crate::roll::Roll;
 use crate::template::{ChatTemplate, TemplateError};
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
 
@@ -54,6 +55,8 @@ struct Inner {
     responses: Arc<Store>,
     grammar_places: Arc<Semaphore>,
     drain: Arc<Drain>,
+    roll: Arc<Roll>,
+    watchers: Arc<Semaphore>,
     model: OnceLock<Arc<Model>>,
 }
 
@@ -85,6 +88,8 @@ impl Api {
             responses: Arc::default(),
             grammar_places,
             drain: Arc::default(),
+            roll: Arc::default(),
+            watchers: Arc::new(Semaphore::new(limits::MAX_WATCHERS)),
             model: OnceLock::new(),
         }))
     }
@@ -130,6 +135,21 @@ impl Api {
     /// Where grammars are looked at.
     pub(crate) fn grammar_places(&self) -> Arc<Semaphore> {
         self.0.grammar_places.clone()
+    }
+
+    /// Who waits, runs and has ended.
+    pub(crate) fn roll(&self) -> &Arc<Roll> {
+        &self.0.roll
+    }
+
+    /// Places of those who watch the line.
+    pub(crate) fn watchers(&self) -> Arc<Semaphore> {
+        self.0.watchers.clone()
+    }
+
+    /// Resolves when the server stops and no request runs. Cancel safe.
+    pub(crate) async fn stopped(&self) {
+        self.0.drain.over().await;
     }
 
     /// Takes no more requests from now on, and says so.

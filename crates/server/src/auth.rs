@@ -122,6 +122,11 @@ impl Caller {
         Self { key: 0, client: short(&blake3::hash(address.to_canonical().to_string().as_bytes())) }
     }
 
+    /// Whether both have the same key; everybody has where there are none.
+    pub(crate) const fn owns_with(self, other: Self) -> bool {
+        self.key == other.key
+    }
+
     /// Whose requests wait in turn with those of others.
     pub(crate) const fn client(self) -> u64 {
         self.client

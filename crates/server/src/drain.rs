@@ -67,6 +67,17 @@ impl Drain {
         let _ = self.running.subscribe().wait_for(|&n| n == 0).await;
     }
 
+    /// Resolves when nothing new is taken and nothing runs, or nothing may run any more.
+    pub(crate) async fn over(&self) {
+        let mut phase = self.phase.subscribe();
+        // The senders are this one's.
+        let _ = phase.wait_for(|&phase| phase != Phase::Open).await;
+        tokio::select! {
+            () = self.idle() => {}
+            _ = phase.wait_for(|&phase| phase == Phase::Over) => {}
+        }
+    }
+
     /// Ends what still runs.
     pub(crate) fn end(&self) {
         self.phase.send_replace(Phase::Over);

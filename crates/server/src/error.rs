@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use scheduler::{Failure, Refusal};
 use serde_json::{Value, json};
 
-use crate::limits;
+use crate::limits::{self, MAX_WATCHERS};
 
 /// An error as a client sees it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -32,6 +32,10 @@ pub(crate) enum ApiError {
     QueueFull { limit: u32 },
     #[error("no place on the line became free within {} s: try again later", .0.as_secs())]
     QueueTimeout(std::time::Duration),
+    #[error("there is no request `{0}` of yours that waits or runs: it may be over already")]
+    UnknownRequest(String),
+    #[error("{MAX_WATCHERS} programs watch the line already: close one of them")]
+    TooManyWatchers,
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
     Unauthorised,
     #[error("there is no {0} here: see the README for the routes")]
@@ -97,14 +101,17 @@ impl ApiError {
             Self::Invalid { .. } | Self::Json(_) | Self::ContextLength { .. } | Self::Cancelled => {
                 StatusCode::BAD_REQUEST
             }
-            Self::UnknownModel { .. } | Self::UnknownResponse(_) | Self::UnknownUrl(_) => {
-                StatusCode::NOT_FOUND
-            }
+            Self::UnknownModel { .. }
+            | Self::UnknownResponse(_)
+            | Self::UnknownRequest(_)
+            | Self::UnknownUrl(_) => StatusCode::NOT_FOUND,
             Self::NotReady { .. } | Self::LineLost(_) | Self::TooManyConnections { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::QueueFull { .. } | Self::QueueTimeout(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::TooManyWatchers => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -119,6 +126,8 @@ impl ApiError {
             Self::Json(_) => "invalid_json",
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnknownResponse(_) => "response_not_found",
+            Self::UnknownRequest(_) => "request_not_found",
+            Self::TooManyWatchers => "too_many_watchers",
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::NotReady { .. } => "not_ready",
             Self::QueueFull { .. } => "queue_full",

@@ -14,6 +14,7 @@ use crate::drain::Running;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::request::Options;
+use crate::roll::Listed;
 use crate::turn::{Part, Reading, Turn};
 use crate::{Submission, limits, structured};
 
@@ -70,6 +71,7 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Generation {
     submission: Submission,
     running: Running,
+    listed: Listed,
     text: AnswerText,
     turn: Turn,
     /// Parts and log-probabilities that have not gone out.
@@ -122,8 +124,11 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
             let tokenizer = model.tokenizer.clone();
             let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
+            let listed =
+                api.roll().enter(submission.id(), options.caller, prompt.len() as u32, options.max_tokens);
             generations.push(Generation {
                 submission,
+                listed,
                 running,
                 text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
                 turn,
@@ -174,7 +179,10 @@ impl Generation {
                     let (piece, stopped) = self.text.finish();
                     self.hear(piece);
                     let finish = match finish {
-                        Finish::Cancelled => return Err(self.fail("cancelled", ApiError::Cancelled)),
+                        Finish::Cancelled => {
+                            self.listed.ended("cancelled", self.queued, Some(&timings));
+                            return Err(self.fail("cancelled", ApiError::Cancelled));
+                        }
                         Finish::Length if !stopped => "length",
                         Finish::Length | Finish::Stop => "stop",
                     };
@@ -192,6 +200,7 @@ impl Generation {
 
     fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
         self.ended = true;
+        self.listed.ended(reason, self.queued, None);
         self.metrics.stopped(reason);
         error
     }
@@ -205,6 +214,7 @@ impl Generation {
         self.ended = true;
         self.turn.finish(&mut self.ready.parts);
         let finish = if finish == "stop" && self.turn.n_calls() > 0 { "tool_calls" } else { finish };
+        self.listed.ended(finish, self.queued, timings.as_ref());
         match &timings {
             Some(timings) => self.metrics.ended(finish, self.queued, timings),
             None => self.metrics.stopped(finish),

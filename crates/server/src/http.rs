@@ -17,7 +17,7 @@ use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
-use crate::{limits, openapi, responses, routes, utility};
+use crate::{console, events, limits, openapi, responses, routes, utility};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
@@ -28,6 +28,8 @@ pub fn router(api: Api) -> Router {
     let cors = api.config().cors.layer();
     let body_limit = DefaultBodyLimit::max(api.config().max_body_bytes);
     let router = Router::new()
+        .route("/", get(console::page))
+        .route("/console/{file}", get(console::part))
         .route("/health", get(routes::health))
         .route("/ready", get(routes::ready))
         .route("/openapi.json", get(openapi::document))
@@ -37,6 +39,8 @@ pub fn router(api: Api) -> Router {
         .route("/detokenize", post(utility::detokenize))
         .route("/apply-template", post(utility::apply_template))
         .route("/v1/line", get(routes::line))
+        .route("/v1/line/events", get(events::events))
+        .route("/v1/requests/{id}/cancel", post(routes::cancel))
         .route("/v1/models", get(routes::models))
         .route("/v1/models/{*id}", get(routes::model))
         .route("/v1/chat/completions", post(routes::chat))
@@ -67,6 +71,7 @@ async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -
     }
     if let Some(keys) = &api.config().api_keys
         && !OPEN.contains(&request.uri().path())
+        && !console::is_open(request.uri().path())
     {
         let Some(caller) = keys.allow(request.headers()) else {
             return refusal(&request, ApiError::Unauthorised);

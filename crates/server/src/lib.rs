@@ -12,11 +12,13 @@ mod body;
 mod call_grammar;
 mod chat;
 mod connections;
+mod console;
 mod conversation;
 mod cors;
 mod current;
 mod drain;
 mod error;
+mod events;
 mod fields;
 mod functions;
 mod generation;
@@ -30,6 +32,7 @@ mod prompt;
 mod reply;
 mod request;
 mod responses;
+mod roll;
 mod routes;
 mod sampling;
 mod seam;
@@ -52,8 +55,8 @@ pub use connections::ConnectionLimits;
 pub use cors::{Cors, NoOrigin};
 pub use http::router;
 pub use seam::{
-    DepthStatus, Fill, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus, SourceStatus,
-    StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus,
+    DepthStatus, Fill, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness, SequenceStatus,
+    SourceStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};
 pub use tls::{Tls, TlsFileError};

@@ -68,5 +68,15 @@ pub(crate) const MAX_HEADERS: usize = 100;
 pub(crate) const HEAD_SLACK: usize = 2;
 /// Before the next attempt to accept a connection when the system has no place for it, as axum has it.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Readers of `/v1/line/events` at once: each looks at the line some times a second.
+pub(crate) const MAX_WATCHERS: usize = 32;
+/// Between two looks for one of them; with three kinds of events that makes ten a second at most.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(300);
+/// After the last request is over the line is looked at once more: its stages' busy shares are of the last two seconds.
+pub(crate) const WATCH_SETTLED: Duration = Duration::from_millis(4500);
+/// Movements in one event.
+pub(crate) const MAX_MOVEMENTS: usize = 512;
+/// Requests that ended and are still shown.
+pub(crate) const MAX_ENDED: usize = 20;
 /// `Retry-After` of a full queue and of a line that is not ready, seconds: about the time of a short answer.
 pub(crate) const RETRY_AFTER: u32 = 1;

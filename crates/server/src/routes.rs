@@ -1,14 +1,16 @@
 //! What each route does.
 
-use axum::Json;
 use axum::extract::{OriginalUri, Path, Request, State};
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use protocol::Token;
+use scheduler::RequestId;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::api::{Api, Model};
+use crate::auth::Caller;
 use crate::best::best;
 use crate::body::Body;
 use crate::chat::Running;
@@ -33,6 +35,19 @@ pub(crate) async fn ready(State(api): State<Api>) -> Result<Json<Value>, ApiErro
 /// `GET /v1/line`.
 pub(crate) async fn line(State(api): State<Api>) -> Json<LineStatus> {
     Json(api.line().status())
+}
+
+/// `POST /v1/requests/{id}/cancel`: by the number on the line, which `/v1/line/events` tells.
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
+) -> Result<Json<Value>, ApiError> {
+    let caller = caller.map(|Extension(caller)| caller).unwrap_or_default();
+    let own = id.parse().map(RequestId).ok().filter(|&id| api.roll().is_own(id, caller));
+    let RequestId(number) = own.ok_or(ApiError::UnknownRequest(id))?;
+    api.line().cancel(RequestId(number));
+    Ok(Json(json!({ "id": number, "object": "request.cancelled", "cancelled": true })))
 }
 
 /// `GET /metrics`.

@@ -8,9 +8,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use protocol::{Grammar, StageCounters, Token};
-use scheduler::{Event, Guesses, Refusal, Request, RequestId, SourceTally, Tally};
+use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SourceTally, Tally};
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc, watch};
 
 /// The model's vocabulary. All calls are pure and may run on several threads at once.
 pub trait Tokenizer: Send + Sync + 'static {
@@ -84,6 +84,21 @@ pub trait Line: Send + Sync + 'static {
 
     /// What the line is doing, for `/v1/line`.
     fn status(&self) -> LineStatus;
+
+    /// Ends a request as its caller would: `Done { finish: Cancelled, .. }` comes at once. One that is over is left alone.
+    fn cancel(&self, id: RequestId);
+
+    /// To hear when to look again, and what moves.
+    fn watch(&self) -> LineWatch;
+}
+
+/// See [`Line::watch`]. The line never waits for it.
+#[derive(Debug)]
+pub struct LineWatch {
+    /// Marked whenever [`Line::status`] or [`Line::readiness`] may say something else.
+    pub changed: watch::Receiver<()>,
+    /// What clients' requests move along the line; bounded, so that whoever reads slowly misses some.
+    pub movements: broadcast::Receiver<Movement>,
 }
 
 /// The answer to [`Line::submit`], to come.
@@ -191,10 +206,21 @@ pub struct LineStatus {
     pub preempted: u64,
     /// Times that a request went on after an interruption, since the front's start.
     pub resumed: u64,
+    /// Tokens computed since the front's start.
+    pub tokens: TokenStatus,
     /// Beginnings of earlier prompts that are kept for later ones.
     pub prefixes: PrefixStatus,
     /// How the line works now: `direct`, or `relay` if verdicts come back through the stages.
     pub mode: String,
+}
+
+/// Tokens that went through the line, since the front's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenStatus {
+    /// Of prompts, without those that were resident already.
+    pub prompt: u64,
+    /// Generated.
+    pub generated: u64,
 }
 
 /// What finished requests have left to later ones.
@@ -233,6 +259,17 @@ pub struct StageStatus {
     /// Why it is not ready, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What to do about it, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// Bytes of its weights; absent until it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_bytes: Option<u64>,
+    /// Bytes of its keys and values; absent until it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_bytes: Option<u64>,
+    /// Bytes that go to the next stage for each row; 0 for the last one, and until it is ready.
+    pub row_bytes: u64,
     /// Share of recent time spent computing, 0 to 1.
     pub busy: f32,
     /// Round trip of a heartbeat, milliseconds; absent for the stage inside the front.
@@ -361,4 +398,10 @@ pub struct SequenceStatus {
     pub cached_tokens: u32,
     /// Tokens generated so far.
     pub generated_tokens: u32,
+    /// Guesses sent so far.
+    pub drafted_tokens: u32,
+    /// Of those, right.
+    pub accepted_tokens: u32,
+    /// Windows that a verdict is still to come for.
+    pub windows_in_flight: u32,
 }

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
+    Command, FaultKind, Generation, Hint, Report, SeqId, StageIndex, StageState, ToFront, ToStage, Token,
 };
-use scheduler::{Event, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
+use scheduler::{
+    Event, Moved, Movement, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler,
+};
 use spec::{Draft, Proposer};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::prompts::Prompts;
 use super::pulse::{Owed, Pulse};
@@ -34,6 +36,15 @@ pub(super) struct Watchers {
     pub(super) linked: watch::Sender<Vec<bool>>,
     /// Marked whenever readiness or a sequence's memory may have changed.
     pub(super) changes: watch::Sender<()>,
+}
+
+/// Whom a front shows what it does. Slow watchers miss movements; they never slow the line.
+#[derive(Clone, Debug)]
+pub struct Onlookers {
+    /// Marked whenever [`super::Front::snapshot`] or the readiness may have changed.
+    pub changed: watch::Sender<()>,
+    /// What clients' requests move along the line.
+    pub movements: broadcast::Sender<Movement>,
 }
 
 pub(super) struct Core {
@@ -59,6 +70,7 @@ pub(super) struct Core {
     /// Of each stage.
     ledgers: Vec<Ledger>,
     watchers: Watchers,
+    onlookers: Option<Onlookers>,
 }
 
 impl Core {
@@ -85,6 +97,7 @@ impl Core {
             busy: Busy::new(n_stages),
             ledgers: vec![Ledger::default(); n_stages],
             watchers,
+            onlookers: None,
         }
     }
 
@@ -118,6 +131,11 @@ impl Core {
     /// From now on requests are drafted there.
     pub(super) fn draft_with(&mut self, drafter: drafter::Handle) {
         self.drafter = Some(drafter);
+    }
+
+    /// From now on they see what moves.
+    pub(super) fn show_to(&mut self, onlookers: Onlookers) {
+        self.onlookers = Some(onlookers);
     }
 
     /// A draft has come.
@@ -175,7 +193,10 @@ impl Core {
                 self.roster.handle_fault(from, generation, &plain(&fault.kind), now);
                 self.roster_changed(now);
             }
-            Report::Counters(counters) => self.ledgers[usize::from(from.0)].heard(counters),
+            Report::Counters(counters) => {
+                self.ledgers[usize::from(from.0)].heard(counters);
+                self.changed();
+            }
             other => self.about_tokens(from, other, now),
         }
     }
@@ -196,6 +217,9 @@ impl Core {
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
         self.pulse.listen(self.owed(), true, now);
+        if let Some((seq, what)) = Moved::heard(&report) {
+            self.moved(seq, what, now);
+        }
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
             // A stage has given memory back that is in use: nothing it holds can be relied on.
@@ -275,6 +299,12 @@ impl Core {
         let mut stages = Vec::with_capacity(self.links.len());
         for (at, seat) in self.roster.seats().iter().enumerate() {
             let stage = StageIndex(at as u16);
+            let row_bytes = match seat.state {
+                SeatState::Assigned(StageState::Ready { row_width, .. }) if at + 1 < self.links.len() => {
+                    self.roster.plan().row_dtype.row_bytes(row_width as usize) as u64
+                }
+                _ => 0,
+            };
             stages.push(StageSnapshot {
                 address: self.roster.plan().addresses[at].clone(),
                 is_local: self.roster.is_own(stage),
@@ -283,6 +313,7 @@ impl Core {
                 busy: self.busy.share(stage, now),
                 rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
                 counters: self.ledgers[at].total(),
+                row_bytes,
             });
         }
         LineSnapshot {
@@ -318,6 +349,7 @@ impl Core {
             }
         }
         self.pulse.listen(self.owed(), false, now);
+        self.changed();
     }
 
     fn owed(&self) -> Owed {
@@ -325,6 +357,27 @@ impl Core {
             return Owed::Nothing;
         }
         self.scheduler.expected_silence().map_or(Owed::Unknown, Owed::For)
+    }
+
+    /// Tells whoever looks on to look again.
+    fn changed(&self) {
+        if let Some(onlookers) = &self.onlookers {
+            onlookers.changed.send_replace(());
+        }
+    }
+
+    /// Shows a movement of a client's sequence to whoever looks on.
+    fn moved(&self, seq: SeqId, what: Moved, now: Duration) {
+        let Some(onlookers) = &self.onlookers else { return };
+        if onlookers.movements.receiver_count() == 0 {
+            return;
+        }
+        if let Some(request) = self.scheduler.request_of(seq)
+            && !self.pulse.is_probe(request)
+        {
+            // Nobody looks on any more if this fails.
+            let _ = onlookers.movements.send(Movement { at: now, request, what });
+        }
     }
 
     fn act(&mut self, action: Action, now: Duration) {
@@ -357,6 +410,9 @@ impl Core {
     fn carry(&mut self, output: Output, now: Duration) {
         match output {
             Output::Work(frame) => {
+                if let Some(what) = Moved::sent(&frame.work) {
+                    self.moved(frame.work.seq(), what, now);
+                }
                 let sent = self.work.as_ref().map(|work| work_link::send(work, &frame));
                 if let Some(Err(error)) = sent {
                     let generation = self.roster.generation();

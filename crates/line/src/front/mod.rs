@@ -26,6 +26,7 @@ pub use control::StageAddress;
 pub use roster::{LinePlan, Seat, SeatState};
 pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
 
+pub use self::core::Onlookers;
 use self::core::{Core, DialWork, Unlinked, Watchers};
 use self::prompts::Prompts;
 use crate::drafter::Drafter;
@@ -197,6 +198,11 @@ impl Front {
     #[must_use]
     pub fn snapshot(&self) -> LineSnapshot {
         self.shared.with(Core::snapshot)
+    }
+
+    /// Shows what happens on the line to somebody from now on, in place of whoever it was shown to.
+    pub fn show_to(&self, onlookers: Onlookers) {
+        self.shared.lock().show_to(onlookers);
     }
 
     /// Which stages the front can speak to, directly or through a neighbour; for whoever restarts those that it cannot.

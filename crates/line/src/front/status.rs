@@ -40,6 +40,8 @@ pub struct StageSnapshot {
     pub rtt: Option<Duration>,
     /// What it has counted since the front's start, as far as it has told.
     pub counters: StageCounters,
+    /// Bytes of one hidden row on its way to the next stage; 0 where none leaves, or before the stage is ready.
+    pub row_bytes: u64,
 }
 
 /// Whether the line can answer.

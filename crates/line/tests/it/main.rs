@@ -4,6 +4,7 @@
 mod by_hand;
 mod drafts;
 mod line;
+mod onlookers;
 mod recovery;
 mod refusals;
 mod support;

@@ -20,6 +20,7 @@ pub(crate) async fn document() -> Json<Value> {
 /// A route: method, path, what it is for, its body.
 type Route = (&'static str, &'static str, &'static str, Option<fn() -> Body>);
 
+/// Without the console's files, and without `/v1/line/events`: tools that try every route would wait for its end.
 const ROUTES: &[Route] = &[
     ("get", "/health", "Whether the process lives", None),
     ("get", "/ready", "Whether a token can flow through every stage", None),
@@ -30,6 +31,7 @@ const ROUTES: &[Route] = &[
     ("post", "/detokenize", "Text of tokens", Some(fields::detokenize)),
     ("post", "/apply-template", "The prompt that a chat would have", Some(fields::chat)),
     ("get", "/v1/line", "Stages, sequences and windows now", None),
+    ("post", "/v1/requests/{id}/cancel", "Ends a request that waits or runs", None),
     ("get", "/v1/models", "The model", None),
     ("get", "/v1/models/{id}", "The model, by its name", None),
     ("post", "/v1/chat/completions", "Answers a chat", Some(fields::chat)),

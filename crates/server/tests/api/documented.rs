@@ -18,6 +18,25 @@ fn names(at: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
+fn has_row(name: &str) -> bool {
+    DOCUMENT.lines().any(|line| line.starts_with("| ") && line.contains(&format!("`{name}`")))
+}
+
+#[tokio::test]
+async fn every_field_of_the_line_has_a_row() {
+    let mut line = Harness::new([]).get("/v1/line").await.json();
+    // The second stage has what the first lacks.
+    let more = line["stages"][1].as_object().unwrap().clone();
+    line["stages"][0].as_object_mut().unwrap().extend(more.into_iter().filter(|(name, _)| name != "work"));
+    let mut found = Vec::new();
+    names("", &line, &mut found);
+    assert!(found.contains(&"stages[].advice".to_owned()), "{found:?}");
+    for name in found {
+        let name = name.replace(".suffix", ".NAME");
+        assert!(has_row(&name), "docs/api.md does not say what `{name}` of the line means");
+    }
+}
+
 #[tokio::test]
 async fn every_figure_of_an_answer_has_a_row() {
     let whole = Harness::new([answer("x")]).chat(json!({})).await.json();
@@ -27,8 +46,6 @@ async fn every_figure_of_an_answer_has_a_row() {
     }
     assert!(found.contains(&"stages[].compute_ms".to_owned()), "{found:?}");
     for name in found.iter().filter(|name| !["total_tokens", "sources"].contains(&name.as_str())) {
-        let in_table =
-            DOCUMENT.lines().any(|line| line.starts_with("| ") && line.contains(&format!("`{name}`")));
-        assert!(in_table, "docs/api.md does not say what `{name}` means");
+        assert!(has_row(name), "docs/api.md does not say what `{name}` means");
     }
 }

@@ -9,13 +9,14 @@ use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
 use protocol::{Grammar, StageCounters, StageTiming, Token, TokenLogprobs};
-use scheduler::{Event, Finish, InFlight, Refusal, Request, RequestId, Timings};
+use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, Timings};
 use serde_json::Value;
 use server::{
-    Api, ApiConfig, DepthStatus, Line, LineStatus, ModelInfo, PrefixStatus, Readiness, SequenceStatus,
-    SourceStatus, StageStatus, Submission, Submitting, Tokenizer, WindowStatus, WorkStatus, router,
+    Api, ApiConfig, DepthStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness,
+    SequenceStatus, SourceStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
+    WorkStatus, router,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::timeout;
 use tower::ServiceExt;
 
@@ -51,12 +52,28 @@ struct State {
 pub(crate) struct FakeLine {
     state: Arc<Mutex<State>>,
     readiness: Mutex<Readiness>,
+    status: Mutex<LineStatus>,
+    changed: watch::Sender<()>,
+    movements: broadcast::Sender<Movement>,
     seen: mpsc::UnboundedSender<Seen>,
 }
 
 impl FakeLine {
     pub(crate) fn set_readiness(&self, readiness: Readiness) {
         *self.readiness.lock().unwrap() = readiness;
+        self.changed.send_replace(());
+    }
+
+    /// The line changes; whoever watches is told to look again.
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut LineStatus)) {
+        change(&mut self.status.lock().unwrap());
+        self.changed.send_replace(());
+    }
+
+    /// Something moves.
+    pub(crate) fn move_on(&self, movement: Movement) {
+        // Nobody may be watching.
+        let _ = self.movements.send(movement);
     }
 
     pub(crate) fn requests(&self) -> Vec<Request> {
@@ -113,65 +130,87 @@ impl Line for FakeLine {
     }
 
     fn status(&self) -> LineStatus {
-        LineStatus {
-            stages: vec![
-                StageStatus {
-                    address: "local".into(),
-                    pid: Some(1),
-                    layers: [0, 15],
-                    state: "ready".into(),
-                    reason: None,
-                    busy: 0.5,
-                    rtt_ms: None,
-                    work: work(),
-                },
-                StageStatus {
-                    address: "127.0.0.1:7411".into(),
-                    pid: None,
-                    layers: [15, 30],
-                    state: "down".into(),
-                    reason: Some("no heartbeat for 1 s".into()),
-                    busy: 0.0,
-                    rtt_ms: Some(0.25),
-                    work: WorkStatus::default(),
-                },
-            ],
-            sequences: vec![SequenceStatus {
-                request: 7,
-                phase: "decode".into(),
-                prompt_tokens: 12,
-                cached_tokens: 4,
-                generated_tokens: 3,
-            }],
-            windows_in_flight: 2,
-            windows: WindowStatus {
-                sent: 12,
-                live: 7,
-                stale: 3,
-                in_flight_mean: 1.5,
-                in_flight_max: 4,
-                epochs: 1,
-            },
-            loop_ms: 1.5,
-            ideal_ms: 1.25,
-            agreement: BTreeMap::from([("suffix".into(), 0.75)]),
-            sources: BTreeMap::from([("suffix".into(), suffix())]),
-            stale_share: 0.25,
-            queue: 1,
-            preempted: 1,
-            resumed: 3,
-            prefixes: PrefixStatus {
-                held: 2,
-                tokens: 700,
-                reused_tokens: 4000,
-                shared_tokens: 300,
-                lost: 1,
-                stored: 3,
-                stored_tokens: 2100,
-                restored_tokens: 900,
-            },
-            mode: "direct".into(),
+        self.status.lock().unwrap().clone()
+    }
+
+    fn cancel(&self, id: RequestId) {
+        if let Some(sender) = self.state().open.remove(&id) {
+            // Nobody listens if the client has gone.
+            let _ = sender.try_send(done(Finish::Cancelled, 0));
         }
+        self.seen.send(Seen::Cancel(id)).unwrap();
+    }
+
+    fn watch(&self) -> LineWatch {
+        LineWatch { changed: self.changed.subscribe(), movements: self.movements.subscribe() }
+    }
+}
+
+/// A line of two stages, one of them down, with a request.
+fn status() -> LineStatus {
+    LineStatus {
+        stages: vec![
+            StageStatus {
+                address: "local".into(),
+                pid: Some(1),
+                layers: [0, 15],
+                state: "ready".into(),
+                weight_bytes: Some(1 << 20),
+                kv_bytes: Some(1 << 10),
+                row_bytes: 256,
+                busy: 0.5,
+                work: work(),
+                ..StageStatus::default()
+            },
+            StageStatus {
+                address: "127.0.0.1:7411".into(),
+                layers: [15, 30],
+                state: "down".into(),
+                reason: Some("no heartbeat for 1 s".into()),
+                advice: Some("Start it again.".into()),
+                rtt_ms: Some(0.25),
+                ..StageStatus::default()
+            },
+        ],
+        sequences: vec![SequenceStatus {
+            request: 7,
+            phase: "decode".into(),
+            prompt_tokens: 12,
+            cached_tokens: 4,
+            generated_tokens: 3,
+            drafted_tokens: 2,
+            accepted_tokens: 1,
+            windows_in_flight: 2,
+        }],
+        windows_in_flight: 2,
+        windows: WindowStatus {
+            sent: 12,
+            live: 7,
+            stale: 3,
+            in_flight_mean: 1.5,
+            in_flight_max: 4,
+            epochs: 1,
+        },
+        loop_ms: 1.5,
+        ideal_ms: 1.25,
+        agreement: BTreeMap::from([("suffix".into(), 0.75)]),
+        sources: BTreeMap::from([("suffix".into(), suffix())]),
+        stale_share: 0.25,
+        queue: 1,
+        preempted: 1,
+        resumed: 3,
+        tokens: TokenStatus { prompt: 90, generated: 60 },
+        prefixes: PrefixStatus {
+            held: 2,
+            tokens: 700,
+            reused_tokens: 4000,
+            shared_tokens: 300,
+            lost: 1,
+            stored: 3,
+            stored_tokens: 2100,
+            restored_tokens: 900,
+        },
+        mode: "direct".into(),
     }
 }
 
@@ -358,6 +397,9 @@ impl Harness {
         let line = Arc::new(FakeLine {
             state: Arc::new(Mutex::new(state)),
             readiness: Mutex::new(Readiness::Ready),
+            status: Mutex::new(status()),
+            changed: watch::Sender::new(()),
+            movements: broadcast::Sender::new(64),
             seen: sender,
         });
         let api = Api::new(line.clone(), config);

@@ -5,6 +5,7 @@ mod cancel;
 mod completions;
 mod documented;
 mod errors;
+mod events;
 mod fake;
 mod functions;
 mod keys;
