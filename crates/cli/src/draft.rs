@@ -58,7 +58,7 @@ pub(crate) fn load(
     if !(engine.shape().is_first && engine.shape().is_tail) {
         bail!("{} holds only some layers of a model: name a whole model to draft", path.display());
     }
-    if engine.shape().rewind != Rewind::Anywhere {
+    if !matches!(engine.shape().rewind, Rewind::Anywhere | Rewind::InPlace { .. }) {
         bail!(
             "{} cannot take back a wrong guess, because its state is recurrent: name a draft model with attention only",
             path.display()

@@ -409,13 +409,20 @@ fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String
     }
 }
 
+/// Windows in flight at most where sliding windows forget: as many of the widest as can be taken back, and one to spare.
+const DEPTH_WITHIN_WINDOWS: u32 = MAX_ROWS / 2 / spec::MAX_WIDTH - 1;
+
 fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> scheduler::Config {
     let n_vocab = prepared.vocab.n_tokens() as u32;
     let usual = scheduler::Config::new(n_stages as u16, args.parallel, prepared.context, n_vocab);
     // What no running sequence needs stays in its slot, whatever there is beside the slots.
     let in_slots = u64::from(args.parallel) * u64::from(prepared.context);
+    let mut speculate = args.speculate.clone();
+    if !args.swa_full {
+        speculate.reach.max_depth = speculate.reach.max_depth.min(DEPTH_WITHIN_WINDOWS);
+    }
     scheduler::Config {
-        speculate: args.speculate.clone(),
+        speculate,
         queue_limit: args.queue.unwrap_or(usual.queue_limit),
         replay_timeout: args.replay_timeout,
         copies_prefixes: args.prefix_bytes > 0,

@@ -98,7 +98,7 @@ fn heartbeats_are_checked() {
     assert_eq!(found("m"), Ok((ms(250), ms(1000))));
     assert_eq!(found("m --heartbeat 100ms --dead-after 2s"), Ok((ms(100), ms(2000))));
     for wrong in
-        ["--heartbeat 5ms", "--heartbeat 800ms", "--dead-after 0s", "--heartbeat 1m --dead-after 601s"]
+        ["--heartbeat 5ms", "--heartbeat 800ms", "--dead-after 0s", "--heartbeat 60s --dead-after 601s"]
     {
         refused(serve(&format!("m {wrong}")), "twice");
     }

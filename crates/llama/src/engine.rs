@@ -319,6 +319,8 @@ fn shape_of(
         true => Rewind::LastCall { rows: context.rollback_rows() },
         // llama.cpp keeps the window and the rows of one call besides.
         false if forgets => Rewind::Recent { rows: context.max_rows() as u32 / 2 },
+        // Cells that no window reaches are left out of what llama.cpp saves.
+        false if context.model().window() > 0 => Rewind::InPlace { window: context.model().window() },
         false => Rewind::Anywhere,
     };
     EngineShape {
@@ -369,7 +371,11 @@ impl Engine for LlamaEngine {
         if len.0 >= *held {
             return Ok(());
         }
-        if matches!(self.shape.rewind, Rewind::Recent { .. }) && !self.context.remembers(slot, len.0) {
+        // Nothing looks back from the beginning: a slot can always be emptied.
+        if matches!(self.shape.rewind, Rewind::Recent { .. })
+            && len.0 > 0
+            && !self.context.remembers(slot, len.0)
+        {
             return Err(EngineError {
                 reason: format!(
                     "slot {} has forgotten what position {len} looks back to: layers with a sliding window keep \

@@ -48,6 +48,8 @@ pub struct Config {
     pub stored_tokens: u64,
     /// Tokens that a stored prefix must spare at least: reading it back must be sooner than computing them.
     pub least_stored: u32,
+    /// What stored prefixes depend on besides their tokens: the model, where it is cut, and how rows travel.
+    pub line: [u8; 32],
     /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
     pub copies_prefixes: bool,
     /// Whether stages can cut a prefix. If not, whoever begins with one begins with all of it, once its sequence has ended.
@@ -76,6 +78,7 @@ impl Config {
             prefix_tokens: 0,
             stored_tokens: 0,
             least_stored: LEAST_STORED,
+            line: [0; 32],
             copies_prefixes: true,
             cuts_prefixes: true,
             speculate: Speculate::off(),

@@ -89,7 +89,7 @@ impl Scheduler {
             line_is_up: false,
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
-            shelf: Shelf::new(config.stored_tokens, config.least_stored),
+            shelf: Shelf::new(config.stored_tokens, config.least_stored, config.line),
             vain_probes: 0,
             awaited: 0,
             answered: Vec::new(),
@@ -255,10 +255,10 @@ impl Scheduler {
     }
 
     /// How long the line may need until it says something, by what was measured: everything under way in the slowest
-    /// stage, and once around with the largest piece. None while nothing was measured.
+    /// stage, and once around with the largest piece. None while nothing was measured, or stages read from their stores.
     #[must_use]
     pub fn expected_silence(&self) -> Option<Duration> {
-        if !self.pace.is_known() {
+        if !self.pace.is_known() || self.sequences.values().any(Sequence::is_restoring) {
             return None;
         }
         let loads = self.sequences.values().map(|sequence| sequence.under_way(&self.config, &self.pace));

@@ -39,6 +39,8 @@ pub(crate) struct Sequence {
     probe: Option<u32>,
     /// Where each chunk ends that the tail has not reported yet, oldest first.
     chunks: VecDeque<Position>,
+    /// How much of the text has passed the tail, by its last report; none before the first one.
+    passed: Option<Position>,
     phase: Phase,
     meter: Meter,
 }
@@ -101,6 +103,7 @@ impl Sequence {
             own: start.own,
             probe: start.probe,
             chunks: VecDeque::new(),
+            passed: None,
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
             meter,
         }
@@ -178,6 +181,7 @@ impl Sequence {
             return Err(ReportFault::Progress { seq: self.seq, next: progress.next, expected });
         }
         self.chunks.pop_front();
+        self.passed = Some(progress.next);
         Ok(())
     }
 
@@ -204,6 +208,7 @@ impl Sequence {
         self.meter.answered(answered.under_way, &verdict.timings);
         self.meter.committed(now);
         self.mu = verdict.mu.or(self.mu);
+        self.passed = Some(Position(self.positions()));
         Ok(answered)
     }
 
@@ -299,6 +304,16 @@ impl Sequence {
             Phase::Decode(speculation) => speculation.committed(),
             Phase::Closing { .. } => &[],
         }
+    }
+
+    /// How much of its text every stage has computed, as far as is known.
+    pub(crate) fn n_passed(&self) -> usize {
+        self.passed.map_or(0, |passed| passed.0 as usize)
+    }
+
+    /// Whether stages may still be reading what it begins with from their stores, which takes nobody knows how long.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.passed.is_none() && self.reuse.is_some_and(|reuse| reuse.stored.is_some())
     }
 
     /// The prefix that it was opened with.

@@ -40,6 +40,8 @@ pub(crate) struct Shelf {
     stored: Prefixes<PrefixKey>,
     /// Tokens that a prefix must spare.
     least: usize,
+    /// Which line: what a stage computes depends on how the stages before it were cut and what they send.
+    line: [u8; 32],
     asked: BTreeMap<SeqId, Asked>,
     /// A stage of this line stores nothing.
     refused: bool,
@@ -55,9 +57,10 @@ struct Asked {
     is_parked: bool,
 }
 
-/// What a prefix is called wherever it is stored.
-fn key_of(namespace: Namespace, tokens: &[Token]) -> PrefixKey {
+/// What a prefix of a line is called wherever it is stored.
+fn key_of(line: &[u8; 32], namespace: Namespace, tokens: &[Token]) -> PrefixKey {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(line);
     hasher.update(&namespace.to_le_bytes());
     tokens.iter().for_each(|token| _ = hasher.update(&token.0.to_le_bytes()));
     PrefixKey(*hasher.finalize().as_bytes())
@@ -65,8 +68,14 @@ fn key_of(namespace: Namespace, tokens: &[Token]) -> PrefixKey {
 
 impl Shelf {
     /// A shelf for so many tokens, with prefixes of `least` at least; without any budget nothing is ever stored.
-    pub(crate) const fn new(budget: u64, least: u32) -> Self {
-        Self { stored: Prefixes::new(budget), least: least as usize, asked: BTreeMap::new(), refused: false }
+    pub(crate) const fn new(budget: u64, least: u32, line: [u8; 32]) -> Self {
+        Self {
+            stored: Prefixes::new(budget),
+            least: least as usize,
+            line,
+            asked: BTreeMap::new(),
+            refused: false,
+        }
     }
 
     /// The key under which a prefix that is parked now shall be stored, if that is worth it.
@@ -86,7 +95,7 @@ impl Shelf {
         if self.asked.len() >= MAX_ASKED {
             self.asked.pop_first();
         }
-        let key = key_of(namespace, tokens);
+        let key = key_of(&self.line, namespace, tokens);
         let asked =
             Asked { key, namespace, tokens: tokens.to_vec(), confirmed: BTreeSet::new(), is_parked: true };
         self.asked.insert(seq, asked);
@@ -127,7 +136,7 @@ impl Shelf {
 
     /// What an earlier front knew. Returns what there is no room for.
     pub(crate) fn restore(&mut self, namespace: Namespace, tokens: Vec<Token>) -> Vec<PrefixKey> {
-        let key = key_of(namespace, &tokens);
+        let key = key_of(&self.line, namespace, &tokens);
         self.stored.insert(namespace, tokens, key)
     }
 
@@ -150,7 +159,7 @@ impl Shelf {
         if self.stored.size().1 == 0 {
             return None;
         }
-        let key = key_of(namespace, tokens);
+        let key = key_of(&self.line, namespace, tokens);
         self.stored.tokens(key).map(|_| key)
     }
 
@@ -180,6 +189,8 @@ impl Shelf {
 mod tests {
     use super::*;
 
+    const LINE: [u8; 32] = [9; 32];
+
     const ONE: StageIndex = StageIndex(0);
     const TWO: StageIndex = StageIndex(1);
 
@@ -197,13 +208,13 @@ mod tests {
 
     #[test]
     fn a_prefix_is_stored_when_every_stage_has_said_so() {
-        let mut shelf = Shelf::new(10_000, 128);
+        let mut shelf = Shelf::new(10_000, 128, LINE);
         let tokens = text(0, 200);
         shelf.ask(SeqId(1), 7, &tokens).unwrap();
         assert_eq!(shelf.answered(ONE, SeqId(1), true, 2), []);
         assert_eq!(shelf.answered(ONE, SeqId(1), true, 2), [], "the same stage again");
         assert_eq!(shelf.find(7, &text(0, 300)), None);
-        let key = key_of(7, &tokens);
+        let key = key_of(&LINE, 7, &tokens);
         let kept = Shelved::Kept { key, namespace: 7, tokens: tokens.clone() };
         assert_eq!(shelf.answered(TWO, SeqId(1), true, 2), [kept]);
         assert_eq!(shelf.find(7, &text(0, 300)), Some(Hit { prefix: key, len: 200, keep: false }));
@@ -216,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_little_would_be_spared_is_not_stored() {
-        let mut shelf = Shelf::new(100_000, 128);
+        let mut shelf = Shelf::new(100_000, 128, LINE);
         assert_eq!(shelf.ask(SeqId(1), 0, &text(0, 127)), None, "short");
         store(&mut shelf, 2, &text(0, 2000));
         let tail = [&text(0, 2000)[..], &text(9000, 100)].concat();
@@ -231,31 +242,31 @@ mod tests {
 
     #[test]
     fn longer_prefixes_replace_shorter_ones_and_the_budget_holds() {
-        let mut shelf = Shelf::new(1000, 128);
+        let mut shelf = Shelf::new(1000, 128, LINE);
         store(&mut shelf, 1, &text(0, 200));
         let changes = store(&mut shelf, 2, &text(0, 500));
-        assert_eq!(changes[1..], [Shelved::Gone(key_of(0, &text(0, 200)))]);
+        assert_eq!(changes[1..], [Shelved::Gone(key_of(&LINE, 0, &text(0, 200)))]);
         let changes = store(&mut shelf, 3, &text(5000, 600));
-        assert_eq!(changes[1..], [Shelved::Gone(key_of(0, &text(0, 500)))]);
+        assert_eq!(changes[1..], [Shelved::Gone(key_of(&LINE, 0, &text(0, 500)))]);
         assert_eq!(shelf.size(), (600, 1));
         assert_eq!(shelf.ask(SeqId(4), 0, &text(8000, 1001)), None, "larger than the shelf");
     }
 
     #[test]
     fn a_stage_that_stores_nothing_is_not_asked_again_until_the_line_is_another() {
-        let mut shelf = Shelf::new(1000, 128);
+        let mut shelf = Shelf::new(1000, 128, LINE);
         shelf.ask(SeqId(1), 0, &text(0, 200)).unwrap();
         assert_eq!(shelf.answered(ONE, SeqId(1), true, 2), []);
         assert_eq!(shelf.answered(TWO, SeqId(1), false, 2), []);
         assert_eq!(shelf.ask(SeqId(2), 0, &text(0, 200)), None);
         shelf.line_lost();
         assert!(shelf.ask(SeqId(3), 0, &text(0, 200)).is_some());
-        assert_eq!(Shelf::new(0, 128).ask(SeqId(4), 0, &text(0, 200)), None, "no shelf at all");
+        assert_eq!(Shelf::new(0, 128, LINE).ask(SeqId(4), 0, &text(0, 200)), None, "no shelf at all");
     }
 
     #[test]
     fn what_is_asked_is_bounded() {
-        let mut shelf = Shelf::new(1 << 30, 128);
+        let mut shelf = Shelf::new(1 << 30, 128, LINE);
         for seq in 0..1000 {
             shelf.ask(SeqId(seq), seq, &text(0, 200)).unwrap();
         }

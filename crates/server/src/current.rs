@@ -25,6 +25,8 @@ struct Inner<T> {
 struct State<T> {
     stamps: Vec<Option<Stamp>>,
     content: Arc<T>,
+    /// Why the files cannot be used as they are, if they cannot; said once.
+    failed: Option<String>,
 }
 
 /// What changes when a file does.
@@ -32,8 +34,9 @@ struct State<T> {
 struct Stamp {
     modified: Option<SystemTime>,
     bytes: u64,
-    /// Another file under the same name; 0 where the system has no such number.
-    node: u64,
+    /// Another file under the same name, and when anything about it changed, rights included, in nanoseconds; 0 where the
+    /// system does not say.
+    node: (u64, i64, i64),
 }
 
 impl Stamp {
@@ -44,13 +47,14 @@ impl Stamp {
 }
 
 #[cfg(unix)]
-fn node(about: &std::fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(about)
+fn node(about: &std::fs::Metadata) -> (u64, i64, i64) {
+    use std::os::unix::fs::MetadataExt as _;
+    (about.ino(), about.ctime(), about.ctime_nsec())
 }
 
 #[cfg(not(unix))]
-fn node(_about: &std::fs::Metadata) -> u64 {
-    0
+fn node(_about: &std::fs::Metadata) -> (u64, i64, i64) {
+    (0, 0, 0)
 }
 
 impl<T> Current<T> {
@@ -66,7 +70,7 @@ impl<T> Current<T> {
         let stamps = files.iter().map(Stamp::of).collect();
         let content = Arc::new(read()?);
         let read: Read<T> = Box::new(move || read().map_err(|error| error.to_string()));
-        Ok(Self(Arc::new(Inner { files, read, state: Mutex::new(State { stamps, content }) })))
+        Ok(Self(Arc::new(Inner { files, read, state: Mutex::new(State { stamps, content, failed: None }) })))
     }
 
     /// The content now. If the files cannot be used as they are, it is what they said last.
@@ -74,14 +78,20 @@ impl<T> Current<T> {
         let stamps: Vec<_> = self.0.files.iter().map(Stamp::of).collect();
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.stamps != stamps {
-            state.stamps = stamps;
             match (self.0.read)() {
                 Ok(content) => {
+                    state.stamps = stamps;
                     state.content = Arc::new(content);
+                    state.failed = None;
                     tracing::info!(files = ?self.0.files, "read again");
                 }
+                // Tried again at the next use: the reason may pass without a change of the files.
                 Err(reason) => {
-                    tracing::warn!(files = ?self.0.files, reason, "changed, but what was read before stays in force");
+                    if state.failed.as_ref() != Some(&reason) {
+                        let files = &self.0.files;
+                        tracing::warn!(?files, reason, "changed, but what was read before stays in force");
+                    }
+                    state.failed = Some(reason);
                 }
             }
         }

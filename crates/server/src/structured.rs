@@ -183,7 +183,8 @@ pub(crate) async fn check(api: &Api, model: &Arc<Model>, form: &Form) -> Result<
     let refused = if may_do_without && form.grammar.text.len() > MAX_GRAMMAR_BYTES {
         Err(ApiError::value(form.param, "the grammar of its calls is too long"))
     } else {
-        follow(api, model, form).await
+        // That it took too long depends on what else is going on: the answer must not.
+        follow(api, model, form).await?
     };
     match refused {
         Ok(()) => Ok(Some(form.grammar.clone())),
@@ -195,7 +196,8 @@ pub(crate) async fn check(api: &Api, model: &Arc<Model>, form: &Form) -> Result<
     }
 }
 
-async fn follow(api: &Api, model: &Arc<Model>, form: &Form) -> Result<(), ApiError> {
+/// Whether the model can follow it, if that could be found out.
+async fn follow(api: &Api, model: &Arc<Model>, form: &Form) -> Result<Result<(), ApiError>, ApiError> {
     let too_long = || {
         let message =
             format!("`{}` cannot be read within {} s: make it simpler", form.param, GRAMMAR_TIME.as_secs());
@@ -212,5 +214,5 @@ async fn follow(api: &Api, model: &Arc<Model>, form: &Form) -> Result<(), ApiErr
         .map_err(|error| ApiError::Internal(format!("the grammar could not be looked at: {error}")))
     };
     let checked = timeout(GRAMMAR_TIME, looked_at).await.map_err(|_| too_long())??;
-    checked.map_err(|reason| ApiError::value(form.param, format!("`{}`: {reason}", form.param)))
+    Ok(checked.map_err(|reason| ApiError::value(form.param, format!("`{}`: {reason}", form.param))))
 }

@@ -99,12 +99,16 @@ impl Pace {
 
     /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
     /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
-    /// that were never tried may lie; that it seems cheap has them tried.
-    pub fn observe_chunk(&mut self, timings: &[StageTiming]) {
+    /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was company.
+    pub fn observe_chunk(&mut self, timings: &[StageTiming], in_company: bool) {
         let tail = self.stages.len().saturating_sub(1);
         for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
             if i < tail || timing.batch_rows > MAX_WIDTH {
-                stage.alone.observe(timing);
+                if in_company {
+                    stage.observe_in_company(timing);
+                } else {
+                    stage.alone.observe(timing);
+                }
             }
         }
     }
@@ -308,10 +312,10 @@ mod tests {
         let mut pace = Pace::new(2);
         pace.observe(&[timing(1, 2000), timing(1, 9000)], Duration::from_millis(20), false);
         let unknown = pace.slowest(4);
-        pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)]);
+        pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)], false);
         assert!(close(pace.slowest(4), unknown), "the tail's head was not computed");
         assert!(close(pace.inside(4), unknown + 0.003), "elsewhere rows are rows");
-        pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)]);
+        pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)], false);
         assert!(pace.slowest(4) < unknown, "and long ones show where the rest lies");
     }
 

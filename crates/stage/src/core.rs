@@ -196,7 +196,8 @@ impl StageCore {
     pub fn handle_fetched(&mut self, prefix: SeqId, key: PrefixKey, blob: Option<Blob>) {
         let is_here = blob.is_some();
         if !self.prefixes.fetched(prefix, key, blob) {
-            return;
+            // Dropped meanwhile: who waits for it asks again, or hears that it is lost.
+            return self.wake();
         }
         if is_here {
             self.stats.restored_prefixes += 1;
@@ -265,6 +266,7 @@ impl StageCore {
             Work::Close(_) | Work::Park(_) => {
                 self.prefixes.remove(item.seq);
                 self.say_closed(item.frame.clone());
+                self.wake();
                 return false;
             }
             Work::Open(_) if has_room => Phase::Waiting,

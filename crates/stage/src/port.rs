@@ -43,6 +43,12 @@ pub struct EngineShape {
 pub enum Rewind {
     /// To any position (plain attention).
     Anywhere,
+    /// To any position in its slot (sliding windows of which everything is kept); but of a slot with more positions than
+    /// the window only the last ones are saved, so that what is loaded again serves whole and cannot be cut.
+    InPlace {
+        /// Positions of the window.
+        window: u32,
+    },
     /// By so many rows at most, and prefixes not at all (sliding windows that forget).
     Recent {
         /// Rows that can be undone.
@@ -53,6 +59,18 @@ pub enum Rewind {
         /// Rows that can be undone.
         rows: u32,
     },
+}
+
+impl Rewind {
+    /// Whether what was saved of a slot with `len` positions can be gone on from at `start`.
+    #[must_use]
+    pub fn serves(self, len: Position, start: Position) -> bool {
+        match self {
+            Self::Anywhere => len >= start,
+            Self::InPlace { window } => len == start || len > start && len.0 <= window,
+            Self::Recent { .. } | Self::LastCall { .. } => len == start,
+        }
+    }
 }
 
 /// One sequence's rows in a call.

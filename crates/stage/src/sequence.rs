@@ -164,7 +164,7 @@ impl Running {
     /// Whether its first `len` positions are here and what lies behind them can be cut.
     pub(crate) fn can_park(&self, len: Position, rewind: Rewind) -> bool {
         let can_cut = match rewind {
-            Rewind::Anywhere => self.next >= len,
+            Rewind::Anywhere | Rewind::InPlace { .. } => self.next >= len,
             Rewind::Recent { .. } | Rewind::LastCall { .. } => self.next == len,
         };
         can_cut && len > Position(0)
@@ -202,7 +202,7 @@ impl Running {
     pub(crate) fn advance(&mut self, base: Position, n_rows: usize, rewind: Rewind) {
         self.next = base.plus(n_rows);
         match rewind {
-            Rewind::Anywhere => {}
+            Rewind::Anywhere | Rewind::InPlace { .. } => {}
             Rewind::Recent { rows } => {
                 self.oldest = self.oldest.max(Position(self.next.0.saturating_sub(rows)));
             }

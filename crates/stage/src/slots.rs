@@ -12,11 +12,18 @@ pub(crate) struct Slots {
     /// Positions that the engine holds, by slot; none after a failed call. A freed slot keeps what it has until its
     /// next sequence computes: one cut then serves both purposes.
     held: Vec<Option<Position>>,
+    /// What was loaded into a slot need not be all that its positions look back to: it cannot be cut below this.
+    floors: Vec<Position>,
 }
 
 impl Slots {
     pub(crate) fn new(n_slots: u16) -> Self {
-        Self { free: (0..n_slots).map(Slot).collect(), held: vec![Some(Position(0)); usize::from(n_slots)] }
+        let n = usize::from(n_slots);
+        Self {
+            free: (0..n_slots).map(Slot).collect(),
+            held: vec![Some(Position(0)); n],
+            floors: vec![Position(0); n],
+        }
     }
 
     /// The lowest free slot that `may` be taken.
@@ -50,6 +57,15 @@ impl Slots {
     /// How many positions a slot holds, if that is known.
     pub(crate) fn held(&self, slot: Slot) -> Option<Position> {
         self.held[usize::from(slot.0)]
+    }
+
+    /// The least position, but for 0, that the slot can be cut to.
+    pub(crate) fn floor(&self, slot: Slot) -> Position {
+        self.floors[usize::from(slot.0)]
+    }
+
+    pub(crate) fn set_floor(&mut self, slot: Slot, floor: Position) {
+        self.floors[usize::from(slot.0)] = floor;
     }
 
     pub(crate) fn set_held(&mut self, slot: Slot, held: Option<Position>) {

@@ -58,6 +58,9 @@ impl InviteArgs {
         if valid.is_zero() {
             return usage("--valid must be longer than no time at all");
         }
+        if let Some(given) = flags.address.as_deref().filter(|given| !Ticket::is_address(given)) {
+            return usage(format!("--address must be HOST:PORT, not `{given}`"));
+        }
         Ok(Self {
             listen: address(&flags.listen)?,
             address: flags.address,

@@ -99,13 +99,15 @@ impl Front {
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the cores are told the time")]
         let start = Instant::now();
         let runtime = Handle::current();
+        let scheduler =
+            scheduler::Config { line: prompts::line_digest(&config.plan), ..config.scheduler.clone() };
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             let me = me.clone();
             let dial: DialWork =
                 Box::new(move |generation| Task::spawn_on(&runtime, keep_work(me.clone(), generation)));
             let watchers = Watchers { linked, changes };
             Shared {
-                core: Mutex::new(Core::new(roster, config.scheduler.clone(), dial, watchers)),
+                core: Mutex::new(Core::new(roster, scheduler, dial, watchers)),
                 config: config.clone(),
                 start,
                 deadline_moved: Notify::new(),

@@ -21,11 +21,7 @@ pub(super) struct Prompts {
 
 impl Prompts {
     pub(super) fn new(store: Store, plan: &LinePlan) -> Self {
-        let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, .. } = plan;
-        let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-        let line =
-            format!("{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}");
-        Self { store, line: Name::new("line", &[line.as_bytes()]).digest() }
+        Self { store, line: line_digest(plan) }
     }
 
     fn name(&self, key: &PrefixKey) -> Name {
@@ -64,6 +60,14 @@ impl Prompts {
         let tokens = tokens.iter().map(|token| Token(i32::from_le_bytes(*token))).collect();
         (is_its && rest.is_empty()).then_some((u64::from_le_bytes(*namespace), tokens))
     }
+}
+
+/// What all that a line computes depends on.
+pub(super) fn line_digest(plan: &LinePlan) -> [u8; 32] {
+    let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, .. } = plan;
+    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    let line = format!("{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}");
+    Name::new("line", &[line.as_bytes()]).digest()
 }
 
 #[cfg(test)]

@@ -44,30 +44,35 @@ fn a_cut_beyond_the_window_leaves_what_was_there_before() {
 }
 
 #[test]
-fn a_prefix_longer_than_the_window_is_gone_on_from_anywhere() {
+fn a_prefix_longer_than_the_window_is_gone_on_from_where_its_shape_says() {
     let (_folder, mut line) = gemma();
     let text = tokens(WINDOW + 200, 200_000, 3);
     let other = tokens(40, 200_000, 4);
-    let starts = [text.len(), WINDOW + 7, 90];
-    let fresh = starts.map(|start| {
+    let mut fresh = |line: &mut Line, start: usize| {
         line.truncate(0);
         line.prefill(&[&text[..start], &other[..1]].concat(), CHUNK);
         line.window(start + 1, &other[1..])
-    });
-    line.truncate(0);
-    line.prefill(&text, CHUNK);
-    let saved = line.save(0);
-    for (start, fresh) in starts.into_iter().zip(&fresh) {
+    };
+    // How much is saved, and from where it is gone on.
+    for (len, start) in
+        [(text.len(), text.len()), (WINDOW + 7, WINDOW + 7), (WINDOW, 90), (text.len(), WINDOW + 7)]
+    {
+        let expected = fresh(&mut line, start);
+        line.truncate(0);
+        line.prefill(&text[..len], CHUNK);
+        let saved = line.save(0);
         line.load_saved(0, &saved);
         line.truncate(start);
         let (first, rest) = other.split_at(1);
         line.window(start, first);
-        assert_eq!(difference(&line.window(start + 1, rest), fresh), 0.0, "from {start}");
+        let found = difference(&line.window(start + 1, rest), &expected);
+        let serves = line.tail().shape().rewind.serves(Position(len as u32), Position(start as u32));
+        assert_eq!(found == 0.0, serves, "{len} saved, from {start}: {found}");
     }
 }
 
 #[test]
 fn nothing_is_forgotten() {
     let (_folder, line) = gemma();
-    assert_eq!(line.tail().shape().rewind, Rewind::Anywhere);
+    assert_eq!(line.tail().shape().rewind, Rewind::InPlace { window: WINDOW as u32 });
 }

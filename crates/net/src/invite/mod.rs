@@ -20,12 +20,14 @@ mod ticket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::identity::enroll_request;
@@ -141,6 +143,8 @@ pub struct Invitation {
     acceptor: TlsAcceptor,
     root: Arc<ClusterRoot>,
     secret: Secret,
+    /// Whether a key was signed.
+    used: Arc<AtomicBool>,
     offer: Offer,
     until: Instant,
 }
@@ -164,7 +168,8 @@ impl Invitation {
         let port = TcpListener::bind(listen).await.map_err(failed)?;
         let address = port.local_addr().map_err(failed)?;
         let until = Instant::now() + offer.valid;
-        Ok(Self { port, address, acceptor, root: Arc::new(root), secret: Secret::draw()?, offer, until })
+        let (root, used, secret) = (Arc::new(root), Arc::default(), Secret::draw()?);
+        Ok(Self { port, address, acceptor, root, secret, used, offer, until })
     }
 
     /// Where the port is.
@@ -202,11 +207,22 @@ impl Invitation {
                 taken = self.port.accept(), if exchanges.len() < MAX_PENDING => {
                     let Ok((stream, address)) = taken else { continue };
                     let (acceptor, root) = (self.acceptor.clone(), Arc::clone(&self.root));
-                    let (secret, offer) = (self.secret.clone(), self.offer);
+                    let (secret, used, offer) = (self.secret.clone(), Arc::clone(&self.used), self.offer);
                     exchanges.spawn(async move {
-                        let exchange = hear(acceptor, stream, &secret, &root, offer);
-                        let done = timeout(EXCHANGE_WITHIN, exchange).await.unwrap_or(Err(Refusal::Slow));
-                        (address, done)
+                        let heard = timeout(EXCHANGE_WITHIN, hear(acceptor, stream)).await;
+                        let (shown, request, carrier) = match heard.unwrap_or(Err(Refusal::Slow)) {
+                            Ok(heard) => heard,
+                            Err(refusal) => return (address, Err(refusal)),
+                        };
+                        let signed = sign(secret.is(&shown), &used, || {
+                            root.enroll(&request, offer.role, offer.expires)
+                        });
+                        // Once signed it has joined, whether or not the answer arrives.
+                        let told = timeout(EXCHANGE_WITHIN, answer(carrier, &signed)).await;
+                        if !matches!(told, Ok(Ok(()))) {
+                            tracing::warn!(%address, "the answer did not arrive");
+                        }
+                        (address, signed)
                     });
                 }
             }
@@ -229,31 +245,42 @@ enum Refusal {
     Broken(#[from] io::Error),
 }
 
+/// What a machine shows: a secret and its request.
 async fn hear(
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    secret: &Secret,
-    root: &ClusterRoot,
-    offer: Offer,
-) -> Result<String, Refusal> {
+) -> Result<([u8; 32], String, TlsStream<TcpStream>), Refusal> {
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
     tls::check_invitation(carrier.get_ref().1.alpn_protocol())?;
     let mut shown = [0; 32];
     carrier.read_exact(&mut shown).await?;
     let request = read_text(&mut carrier).await?;
-    let signed = if secret.is(&shown) {
-        root.enroll(&request, offer.role, offer.expires).map_err(Refusal::from)
-    } else {
-        Err(Refusal::Wrong)
-    };
-    let (status, text) = match &signed {
+    Ok((shown, request, carrier))
+}
+
+/// Signs once, for who shows the right secret. A request that cannot be signed leaves the ticket as it was.
+fn sign(
+    is_right: bool,
+    used: &AtomicBool,
+    enroll: impl FnOnce() -> Result<String, IdentityError>,
+) -> Result<String, Refusal> {
+    if !is_right || used.swap(true, Ordering::AcqRel) {
+        return Err(Refusal::Wrong);
+    }
+    enroll().map_err(|error| {
+        used.store(false, Ordering::Release);
+        Refusal::Request(error)
+    })
+}
+
+async fn answer(mut carrier: TlsStream<TcpStream>, signed: &Result<String, Refusal>) -> io::Result<()> {
+    let (status, text) = match signed {
         Ok(membership) => (SIGNED, membership.clone()),
         Err(refusal) => (REFUSED, refusal.to_string()),
     };
     carrier.write_u8(status).await?;
     write_text(&mut carrier, &text).await?;
-    carrier.shutdown().await?;
-    signed
+    carrier.shutdown().await
 }
 
 /// Shows the ticket, and lets this key be signed.

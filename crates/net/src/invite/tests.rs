@@ -39,6 +39,20 @@ async fn a_ticket_makes_one_machine_a_member_and_is_worth_nothing_then() {
 }
 
 #[tokio::test]
+async fn of_many_machines_with_one_ticket_one_joins() {
+    let (invitation, ticket, _) = invite(LONG).await;
+    let waiting = tokio::spawn(invitation.wait());
+    let mut joins = JoinSet::new();
+    for _ in 0..12 {
+        let ticket = ticket.clone();
+        joins.spawn(async move { join(&ticket, NodeKey::generate().unwrap()).await });
+    }
+    let joined = joins.join_all().await.into_iter().filter(Result::is_ok).count();
+    assert_eq!(joined, 1);
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_wrong_secret_is_refused_and_too_many_of_them_take_the_invitation_back() {
     let (invitation, ticket, _) = invite(LONG).await;
     let wrong = Ticket { secret: Secret([7; 32]), ..ticket.clone() };

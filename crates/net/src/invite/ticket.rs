@@ -49,6 +49,15 @@ impl Ticket {
     pub fn address(&self) -> &str {
         &self.address
     }
+
+    /// Whether a text can be a ticket's address.
+    #[must_use]
+    pub fn is_address(text: &str) -> bool {
+        let has_port = text
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0));
+        has_port && text.len() <= MAX_ADDRESS && !text.contains('@') && !text.contains(char::is_whitespace)
+    }
 }
 
 impl fmt::Debug for Ticket {
@@ -78,10 +87,7 @@ impl FromStr for Ticket {
     fn from_str(text: &str) -> Result<Self, TicketError> {
         let rest = text.trim().strip_prefix(PREFIX).ok_or(TicketError)?;
         let (keys, address) = rest.split_once('@').ok_or(TicketError)?;
-        let has_port = address
-            .rsplit_once(':')
-            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0));
-        if !has_port || address.len() > MAX_ADDRESS || keys.len() != 128 || !keys.is_ascii() {
+        if !Self::is_address(address) || keys.len() != 128 || !keys.is_ascii() {
             return Err(TicketError);
         }
         let (root, secret) = keys.split_at(64);

@@ -22,7 +22,8 @@ impl Scheduler {
         let cuts = self.config.cuts_prefixes;
         let parked = self.prefixes.find(namespace, text).filter(|hit| cuts || !hit.keep);
         let at_hand = parked.map_or(0, |hit| hit.len);
-        let running = self.find_running(namespace, text).filter(|hit| cuts && hit.len >= at_hand + LEAST);
+        let running =
+            self.find_running(namespace, text, at_hand).filter(|hit| cuts && hit.len >= at_hand + LEAST);
         let soon = running.map_or(at_hand, |hit| hit.len);
         let least = soon + self.shelf.least();
         let stored = self.shelf.find(namespace, text);
@@ -40,8 +41,8 @@ impl Scheduler {
     }
 
     /// The running sequence that computes most of a text; of equals the one that began first. The last token of either is
-    /// not shared: it asks for logits.
-    fn find_running(&self, namespace: Namespace, text: &[Token]) -> Option<Hit<SeqId>> {
+    /// not shared: it asks for logits. One that has not come so far as what is `at_hand` would be waited for in vain.
+    fn find_running(&self, namespace: Namespace, text: &[Token], at_hand: usize) -> Option<Hit<SeqId>> {
         let text = &text[..text.len().checked_sub(1)?];
         let shared = |sequence: &Sequence| {
             let other = sequence.text();
@@ -49,7 +50,10 @@ impl Scheduler {
             text.iter().zip(other).take_while(|(a, b)| a == b).count()
         };
         let is_its = |sequence: &Sequence| {
-            !sequence.is_probe() && !sequence.is_closing() && sequence.asked().namespace == Some(namespace)
+            !sequence.is_probe()
+                && !sequence.is_closing()
+                && sequence.n_passed() >= at_hand
+                && sequence.asked().namespace == Some(namespace)
         };
         let running = self.sequences.iter().filter(|(_, sequence)| is_its(sequence));
         let hits = running.map(|(&prefix, sequence)| Hit { prefix, len: shared(sequence), keep: true });

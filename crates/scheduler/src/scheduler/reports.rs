@@ -103,7 +103,8 @@ impl Scheduler {
         if let Err(fault) = sequence.handle_progress(progress) {
             return Err(self.refuse(seq, fault));
         }
-        self.pace.observe_chunk(&progress.timings);
+        let in_company = self.n_live() > 1;
+        self.pace.observe_chunk(&progress.timings, in_company);
         self.send_all(seq, now);
         Ok(())
     }

@@ -58,10 +58,10 @@ impl StageCore {
         let Some((len, place)) = self.prefixes.look_up(prefix) else {
             return self.find_elsewhere(start, reuse);
         };
-        let fits = match self.shape.rewind {
-            _ if matches!(place, Place::Fetching(_)) => true,
-            Rewind::Anywhere => len >= start,
-            Rewind::Recent { .. } | Rewind::LastCall { .. } => len == start,
+        let fits = match (&place, self.shape.rewind) {
+            (Place::Fetching(_), _) => true,
+            (Place::Warm(slot), Rewind::InPlace { .. }) => len >= start && start >= self.slots.floor(*slot),
+            (Place::Warm(_) | Place::Claimed | Place::Blob(_), rewind) => rewind.serves(len, start),
         };
         if !fits {
             return Err(FaultKind::PrefixLost { prefix });
@@ -96,7 +96,10 @@ impl StageCore {
         if let Some(sequence) = self.sequences.get(&prefix) {
             let computed = sequence.phase.computed();
             return match (computed, self.shape.rewind) {
-                (Some((from, next)), Rewind::Anywhere) if next >= start => {
+                (Some((from, next)), Rewind::Anywhere | Rewind::InPlace { .. }) if next >= start => {
+                    if !self.shape.rewind.serves(next, start) {
+                        return Err(FaultKind::PrefixLost { prefix });
+                    }
                     Ok(self.any_slot(Some(Filling::Copy { of: prefix, from, len: next })))
                 }
                 // It has not come so far, or can only be gone on from at its end; or links have brought an `Open` before
@@ -131,10 +134,12 @@ impl StageCore {
     fn any_slot(&mut self, load: Option<Filling>) -> Option<(Slot, Moves)> {
         let prefixes = &self.prefixes;
         if let Some(slot) = self.slots.take(|slot| !prefixes.is_warm(slot)) {
+            self.slots.set_floor(slot, Position(0));
             return Some((slot, Moves { save: None, load }));
         }
         let (victim, slot) = self.prefixes.victim()?;
         self.slots.take_this(slot);
+        self.slots.set_floor(slot, Position(0));
         if !self.prefixes.can_save() {
             self.prefixes.remove(victim);
             return Some((slot, Moves { save: None, load }));

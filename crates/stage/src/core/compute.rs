@@ -47,12 +47,16 @@ impl StageCore {
 
     /// A copy of what is still there. Since it was decided the sequence may have ended or gone on.
     fn checked(&self, load: Filling) -> Filling {
-        let Filling::Copy { of, from, .. } = load else { return load };
+        let Filling::Copy { of, from, len: decided } = load else { return load };
         let is_there = match self.sequences.get(&of) {
             Some(sequence) => sequence.phase.computed().is_some_and(|(slot, _)| slot == from),
             None => self.prefixes.is_warm_in(of, from),
         };
-        match self.slots.held(from).filter(|_| is_there) {
+        let serves = |&len: &Position| match self.shape.rewind {
+            Rewind::InPlace { window } => len == decided || len.0 <= window,
+            Rewind::Anywhere | Rewind::Recent { .. } | Rewind::LastCall { .. } => true,
+        };
+        match self.slots.held(from).filter(|_| is_there).filter(serves) {
             Some(len) => Filling::Copy { of, from, len },
             None => Filling::Gone,
         }
@@ -75,9 +79,11 @@ impl StageCore {
         let mut candidates: Vec<Candidate> = ready.collect();
         candidates.sort_unstable_by_key(|candidate| candidate.slot);
         let max_spans = match self.shape.rewind {
-            Rewind::Anywhere | Rewind::Recent { .. } if self.shape.is_first => self.together,
+            Rewind::Anywhere | Rewind::InPlace { .. } | Rewind::Recent { .. } if self.shape.is_first => {
+                self.together
+            }
             // What comes together is computed together, with whatever else waits.
-            Rewind::Anywhere | Rewind::Recent { .. } => usize::MAX,
+            Rewind::Anywhere | Rewind::InPlace { .. } | Rewind::Recent { .. } => usize::MAX,
             // A call with several sequences moves recurrent state and loses the snapshots.
             Rewind::LastCall { .. } => 1,
         };
@@ -168,6 +174,8 @@ impl StageCore {
         if let Some((len, loaded)) = moved.loaded {
             is_ready = loaded.is_ok();
             self.slots.set_held(slot, is_ready.then_some(len));
+            let is_part = !self.shape.rewind.serves(len, Position(len.0.saturating_sub(1)));
+            self.slots.set_floor(slot, if is_part { len } else { Position(0) });
             if let Err(error) = loaded {
                 tracing::warn!("a prefix could not be restored: {error}");
             }
