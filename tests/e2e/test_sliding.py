@@ -37,3 +37,25 @@ def test_it_goes_on_from_whole_prefixes_only():
         alone = line.complete(longer, ANSWER, cache_prompt=False)
         assert said(whole) == said(alone)
         assert line.line()["stages"][0]["state"] == "ready", "and nothing failed on the way"
+
+
+def test_prompts_that_share_more_than_the_window_say_what_they_would_have_said():
+    more = ["--stages", 2, "--threads", 1, "--ctx", 1024, "--exact", "--parallel", 2]
+    with Serve(GEMMA, *more) as line:
+        line.wait_ready()
+        text = ""
+        while len(line.http.post("/tokenize", json={"content": text}).json()["tokens"]) < 560:
+            text += VILLAGE
+        essence = lambda answer: (answer["choices"][0]["text"], answer["choices"][0]["logprobs"])
+        ask = lambda tail, **body: line.complete(f"{text} {tail}", ANSWER, logprobs=2, **body)
+        alone = {tail: essence(ask(tail, cache_prompt=False)) for tail in ("Who lives there?", "A poem:")}
+        shared = ask("What is soil, and who made it of what?")["usage"]["prompt_tokens"] - 12
+        found = {tail: ask(tail) for tail in alone}
+        assert {tail: essence(answer) for tail, answer in found.items()} == alone
+        # The first one cuts the slot, and what is saved then is what the next one begins with.
+        assert [cached(answer) >= shared - 8 for answer in found.values()] == [True, True], found
+        # A part of what was saved would lack what its windows look back to: it is computed.
+        part = f"{text[:-200]} And then?"
+        assert essence(line.complete(part, ANSWER, logprobs=2)) == essence(
+            line.complete(part, ANSWER, logprobs=2, cache_prompt=False)
+        )

@@ -151,6 +151,14 @@ impl Prefixes {
         }
     }
 
+    /// As [`Prefixes::claim`]; only its beginning is saved, and nothing of it is stored.
+    pub(crate) fn claim_beginning(&mut self, seq: SeqId, len: Position) {
+        self.claim(seq);
+        if let Some(prefix) = self.parked.get_mut(&seq) {
+            (prefix.len, prefix.store) = (len, None);
+        }
+    }
+
     /// The sequence that was given the slot ended before its first call.
     pub(crate) fn give_back(&mut self, seq: SeqId, slot: Slot) {
         if let Some(prefix) = self.parked.get_mut(&seq) {

@@ -70,11 +70,15 @@ impl StageCore {
             Place::Claimed | Place::Fetching(_) => None,
             Place::Warm(slot) => {
                 self.slots.take_this(slot);
-                let save = (keep && self.prefixes.can_save()).then_some((prefix, len));
-                match save {
-                    Some(_) => self.prefixes.claim(prefix),
-                    None => self.prefixes.remove(prefix),
+                // What is saved must serve the next one that begins like this.
+                let serves = self.shape.rewind.serves(len, start);
+                let save = keep && self.prefixes.can_save();
+                match (save, serves) {
+                    (true, true) => self.prefixes.claim(prefix),
+                    (true, false) => self.prefixes.claim_beginning(prefix, start),
+                    (false, _) => self.prefixes.remove(prefix),
                 }
+                let save = save.then_some((prefix, if serves { len } else { start }));
                 Some((slot, Moves { save, load: None }))
             }
             Place::Blob(blob) => {
