@@ -108,6 +108,38 @@ test("an answer can be stopped, made again, and asked for in other words", () =>
     assert.equal(await page.evaluate(() => localStorage.getItem("paceline.conversations")), "[]");
   }));
 
+test("a conversation that is deleted while its answer comes stays deleted", () =>
+  visit({ view: "#chat" }, async (page) => {
+    await isReady(page);
+    await settle(page, 400);
+    page.on("dialog", (dialog) => dialog.accept());
+    for (const way of ["#talks li button >> nth=1", "#talks-delete"]) {
+      await say(page, "Count from one to one thousand, in words.");
+      await until(page, () => document.querySelector(".message.assistant .markdown")?.textContent.length > 10);
+      await page.locator(way).click();
+      await until(page, () => document.getElementById("stop").hidden);
+      assert.equal(await page.locator("#talks li").count(), 0, way);
+      assert.equal(await page.evaluate(() => localStorage.getItem("paceline.conversations")), "[]", way);
+    }
+  }));
+
+test("two tabs keep and delete conversations beside each other", () =>
+  visit({ view: "#chat" }, async (page) => {
+    await isReady(page);
+    await settle(page, 4);
+    const other = await page.context().newPage();
+    await other.goto(page.url());
+    const titles = () =>
+      page.evaluate(() => JSON.parse(localStorage.getItem("paceline.conversations")).map(({ title }) => title));
+    await say(page, "First");
+    await answered(page, 1);
+    await say(other, "Second");
+    await answered(other, 1);
+    assert.deepEqual(await titles(), ["Second", "First"]);
+    await page.locator("#talks li button").nth(1).click();
+    assert.deepEqual(await titles(), ["Second"]);
+  }));
+
 /** A stream with reasoning, markdown and a call, as a larger model would send it. */
 function canned() {
   const chunk = (delta, finish_reason = null, more = {}) => ({

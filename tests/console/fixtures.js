@@ -61,7 +61,7 @@ export async function visit(options, act) {
     requests.push(`${request.method()} ${new URL(request.url()).pathname}`);
     if (!request.url().startsWith(`${url}/`)) problems.push(`asks ${request.url()}`);
   });
-  if (process.env.PACELINE_CONSOLE) await page.route(/\/$|\/console\//, fromFolder);
+  if (process.env.PACELINE_CONSOLE) await visitor.route(/\/$|\/console\//, fromFolder);
   try {
     await page.goto(`${url}/${view}`);
     await act(page, requests);

@@ -75,6 +75,13 @@ export class ChatView {
     this.draw();
   }
 
+  openKept(id) {
+    if (id === this.talk.id) return;
+    const talk = this.kept.find(id);
+    if (talk) this.open(talk);
+    else this.draw();
+  }
+
   startNew() {
     this.open(Conversations.make(lastSettings()));
     this.write();
@@ -112,7 +119,8 @@ export class ChatView {
     await receive(answer, body, running.signal, () => {
       if (this.talk === talk) this.thread.grow();
     });
-    this.keep(talk);
+    // It may have been deleted meanwhile.
+    if (this.kept.find(talk.id)) this.keep(talk);
     if (this.running !== running) return;
     this.running = null;
     const hadFocus = document.activeElement === byId("stop");
@@ -148,8 +156,12 @@ export class ChatView {
     answer.answered = [...(answer.answered ?? []), call];
     this.talk.messages.push({ role: "tool", call, content });
     const isComplete = answer.calls.every(({ id }) => answer.answered.includes(id));
-    if (isComplete && !this.running) this.run();
-    else this.draw();
+    if (isComplete && !this.running) {
+      this.run();
+      return;
+    }
+    this.keep(this.talk);
+    this.draw();
   }
 
   keep(talk) {
@@ -167,7 +179,7 @@ export class ChatView {
     open.addEventListener("click", () => {
       byId("view-chat").removeAttribute("data-talks");
       mark(byId("talks-open"), "aria-expanded", "false");
-      this.open(this.kept.find(id));
+      this.openKept(id);
     });
     const remove = el("button.quiet.small", { type: "button" }, "✕");
     remove.addEventListener("click", () => this.remove(id));

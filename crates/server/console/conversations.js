@@ -11,6 +11,7 @@ export class Conversations {
   }
 
   find(id) {
+    this.look();
     return this.all.find((talk) => talk.id === id);
   }
 
@@ -27,6 +28,7 @@ export class Conversations {
 
   /** Keeps a conversation as it is now; whether there was room. */
   keep(talk) {
+    this.look();
     talk.at = Date.now();
     talk.title ||= title(talk.messages.find(({ role }) => role === "user")?.content ?? "");
     this.all = [talk, ...this.all.filter(({ id }) => id !== talk.id)].slice(0, MOST);
@@ -34,6 +36,7 @@ export class Conversations {
   }
 
   remove(id) {
+    this.look();
     this.all = this.all.filter((talk) => talk.id !== id);
     this.write();
   }
@@ -45,7 +48,13 @@ export class Conversations {
 
   /** Everything as a text to keep elsewhere. */
   export() {
+    this.look();
     return JSON.stringify({ paceline_conversations: 1, conversations: this.all }, null, 2);
+  }
+
+  /** Another tab may have changed them. */
+  look() {
+    this.all = read(this.all);
   }
 
   /** Writes all; where there is too little room the oldest ones go first. */
@@ -62,12 +71,13 @@ export class Conversations {
   }
 }
 
-function read() {
+/** Those that this browser has; `known` where it keeps nothing. */
+function read(known = []) {
   try {
     const all = JSON.parse(localStorage.getItem(PLACE) ?? "[]");
     return Array.isArray(all) ? all.filter((talk) => talk && Array.isArray(talk.messages)) : [];
   } catch {
-    return [];
+    return known;
   }
 }
 
