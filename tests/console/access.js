@@ -85,6 +85,12 @@ test("a server with keys is asked for one, and it is kept for the tab only", asy
       await dialog.waitFor();
       assert.equal((await focused(page)).name, "key-value");
       await picture(page, "key");
+      const value = page.locator("#key-value");
+      await value.fill("“sk-right”");
+      await page.keyboard.press("Enter");
+      assert.match(await value.evaluate((input) => input.validationMessage), /only letters, digits/);
+      assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+      await value.fill("");
       await page.keyboard.type("sk-wrong");
       await page.keyboard.press("Enter");
       await page.getByText("does not know this key").waitFor();

@@ -3,6 +3,9 @@
 import { byId, say } from "./dom.js";
 
 const PLACE = "paceline.key";
+/** What a header can carry; the server takes no other keys either. */
+const IS_KEY = /^[\x21-\x7e]+$/;
+const ADVICE = "A key has only letters, digits and signs of a US keyboard, and no spaces.";
 
 export const storedKey = () => sessionStorage.getItem(PLACE);
 
@@ -22,6 +25,11 @@ function show(wasRefused) {
   const input = byId("key-value");
   if (wasRefused) say(byId("key-reason"), "The server does not know this key. Write another one.");
   input.value = "";
+  input.setCustomValidity("");
+  input.oninput = () => {
+    const key = input.value.trim();
+    input.setCustomValidity(key === "" || IS_KEY.test(key) ? "" : ADVICE);
+  };
   return new Promise((resolve) => {
     // Without a key nothing works, so there is no way around it.
     dialog.oncancel = (event) => event.preventDefault();
