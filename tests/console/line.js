@@ -69,7 +69,25 @@ test("a request is cancelled from the page, and its client hears why", () =>
     assert.match(await page.locator("#ended tbody tr").first().innerText(), /cancelled/);
   }));
 
-test("a killed stage is shown as down within two seconds, with what to do, and as up again after its start", () =>
+test("a page that nobody sees does not follow the line, and goes on when it is seen", () =>
+  visit({}, async (page) => {
+    await isReady(page);
+    const see = (isHidden) =>
+      page.evaluate((isHidden) => {
+        Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+      }, isHidden);
+    const isStream = (request) => request.url().endsWith("/v1/line/events");
+    await Promise.all([page.waitForEvent("requestfailed", isStream), see(true)]);
+    assert.equal(await page.locator("#notice").isHidden(), true, "and nothing is wrong");
+    const whole = page.locator('#ended [data-phase="length"]');
+    await (await client("Once upon a time", { max_tokens: 3 })).text;
+    assert.equal(await whole.count(), 0, "what happens now is not heard");
+    await Promise.all([page.waitForRequest(isStream), see(false)]);
+    await whole.waitFor();
+  }));
+
+test("a killed stage is shown as down, with what to do, and as up again after its start", (context) =>
   visit({}, async (page) => {
     await isReady(page);
     const [, victim] = world.line.stages;

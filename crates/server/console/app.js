@@ -40,7 +40,7 @@ const hear = {
     if (shown === "line") speed.draw(now);
   },
   movements(told) {
-    if (shown === "line" && !document.hidden) line.move(told);
+    if (shown === "line") line.move(told);
   },
 };
 

@@ -40,22 +40,45 @@ export const cancelRequest = (id) => ask(`/v1/requests/${id}/cancel`, { method: 
 
 const PAUSES_MS = [250, 500, 1000, 2000, 5000];
 
-/** Follows the line for ever. `heard(name, value)` gets each event; `lost(reason)` says that the connection is gone. */
+/**
+ * Follows the line for ever, except while nobody sees the page: a browser has few connections to a server for all its
+ * tabs. `heard(name, value)` gets each event; `lost(reason)` says that the connection is gone.
+ */
 export async function follow(heard, lost) {
   let failures = 0;
+  let unseen = new AbortController();
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) unseen.abort();
+  });
   for (;;) {
+    await isSeen();
+    unseen = new AbortController();
     try {
-      const answer = await ask("/v1/line/events");
+      const answer = await ask("/v1/line/events", { signal: unseen.signal });
       for await (const { name, data } of events(answer.body)) {
         failures = 0;
         heard(name, JSON.parse(data));
       }
       lost("The server has ended the connection.");
     } catch (error) {
+      if (unseen.signal.aborted) continue;
       lost(error instanceof ServerError ? error.message : "The server does not answer.");
     }
     const pause = PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)];
     failures += 1;
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
+}
+
+/** Resolves once the page can be seen. */
+function isSeen() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
 }
