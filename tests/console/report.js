@@ -6,6 +6,8 @@ export default async function* report(events) {
   const ended = { passed: 0, failed: 0 };
   for await (const { type, data } of events) {
     if (type === "test:stdout" || type === "test:stderr") yield data.message;
+    // Those of the whole run have no nesting of their own, and say what is counted here.
+    if (type === "test:diagnostic" && data.file?.endsWith(".js")) yield `     ${data.message}\n`;
     if (type !== "test:pass" && type !== "test:fail") continue;
     // A test that was skipped is one that did not pass.
     const isGood = type === "test:pass" && data.skip === undefined && data.todo === undefined;
