@@ -1,9 +1,11 @@
 // OpenAI's Node client against a server that runs already: PACELINE_URL says where, PACELINE_KEY with which key,
 // PACELINE_MODEL which model. tests/e2e/test_clients_node.py starts this.
 import assert from "node:assert/strict";
+import { createRequire } from "node:module";
 import test from "node:test";
 
-import OpenAI from "openai";
+// The client is installed elsewhere: PACELINE_NODE says where.
+const OpenAI = createRequire(`${process.env.PACELINE_NODE}/package.json`)("openai");
 
 const model = process.env.PACELINE_MODEL;
 const client = new OpenAI({
