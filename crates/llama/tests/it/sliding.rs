@@ -2,6 +2,7 @@
 
 use gguf::{Model, Source};
 use llama::EngineConfig;
+use protocol::Position;
 use stage::{Engine, Rewind};
 
 use crate::support::{GEMMA3, Line, cut, difference, model, tokens};
@@ -48,7 +49,7 @@ fn a_prefix_longer_than_the_window_is_gone_on_from_where_its_shape_says() {
     let (_folder, mut line) = gemma();
     let text = tokens(WINDOW + 200, 200_000, 3);
     let other = tokens(40, 200_000, 4);
-    let mut fresh = |line: &mut Line, start: usize| {
+    let fresh = |line: &mut Line, start: usize| {
         line.truncate(0);
         line.prefill(&[&text[..start], &other[..1]].concat(), CHUNK);
         line.window(start + 1, &other[1..])
