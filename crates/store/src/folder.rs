@@ -111,7 +111,8 @@ impl Folder {
         Ok(files.into_iter().map(|entry| entry.file).collect())
     }
 
-    /// Everything here but folders; unfinished files take room, too.
+    /// Every file that a store has made here, unfinished ones included, which take room, too. What else lies here is
+    /// somebody's own.
     fn list(&self) -> io::Result<Vec<Entry>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path)?.take(2 * MAX_FILES) {
@@ -119,6 +120,9 @@ impl Folder {
             // Another process may have removed it meanwhile.
             let Ok(data) = entry.metadata() else { continue };
             let (Ok(file), true) = (entry.file_name().into_string(), data.is_file()) else { continue };
+            if !is_ours(&file) {
+                continue;
+            }
             let used = data.modified().unwrap_or(UNIX_EPOCH);
             let used = used.duration_since(UNIX_EPOCH).unwrap_or_default();
             files.push(Entry { file, bytes: data.len(), used });
@@ -136,6 +140,12 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// Whether a name begins as [`Name::file`] does: a digest in hexadecimal digits and an ending.
+fn is_ours(file: &str) -> bool {
+    let digest = file.split_once('.').map_or("", |(digest, _)| digest);
+    digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn now() -> SystemTime {

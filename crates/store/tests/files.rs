@@ -146,3 +146,15 @@ fn what_is_there_already_is_not_written_again() {
     assert_eq!(write(&store, "b", b"x"), Written::Kept, "whatever was asked before is done");
     assert_eq!(read(&store, "a"), None);
 }
+
+#[test]
+fn what_somebody_else_put_there_stays() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path(), 1000);
+    let own = home.path().join("prefixes/thesis.txt");
+    std::fs::write(&own, [0; 900]).unwrap();
+    for of in ["a", "b", "c"] {
+        assert_eq!(write(&store, of, &[1; 400]), Written::Kept);
+    }
+    assert_eq!(std::fs::read(&own).unwrap().len(), 900);
+}
