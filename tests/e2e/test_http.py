@@ -30,6 +30,7 @@ def test_health_ready_and_line_say_how_it_is(line):
         "ideal_ms",
         "sources",
         "agreement",
+        "tokens",
         "stale_share",
         "queue",
         "preempted",
