@@ -28,7 +28,8 @@ export async function begin() {
   mkdirSync(pictures, { recursive: true });
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
   // Root may not use Chromium's own sandbox; it sees nothing here but this page.
-  const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
+  // Containers often have little shared memory.
+  const args = ["--disable-dev-shm-usage", ...(process.getuid() === 0 ? ["--no-sandbox"] : [])];
   [world.browser, world.line] = await Promise.all([
     chromium.launch({ executablePath, args }),
     threeMachines(world.folder),
