@@ -63,6 +63,11 @@ def ask(line, text, **more):
     return line.complete(text, ANSWER, logprobs=3, **more)
 
 
+def wait_work(line, what, counts):
+    """Returns once each stage has told that count: counters come after the answers that they are about."""
+    wait_until(lambda: work(line, what) == counts, 30, lambda: line.line())
+
+
 def timed(line, text):
     """How long one token takes, in seconds."""
     start = time.monotonic()
@@ -79,7 +84,7 @@ def store_one(model, folder):
         took, answer = timed(first, shared)
         assert cached(answer) == 0
         wait_until(lambda: prefixes(first)["stored"] == 1, 30, lambda: first.line())
-        assert work(first, "stored_prefixes") == [1, 1]
+        wait_work(first, "stored_prefixes", [1, 1])
     assert len(files(folder)) == 2, "one for each stage"
     return shared, n_shared, cold, took
 
@@ -94,14 +99,14 @@ def test_a_line_that_starts_again_goes_on_from_its_disks(model, tmp_path):
         assert prefixes(second)["stored"] == 1
         warm_s, answer = timed(second, f"{shared} And?")
         assert cached(answer) >= 0.99 * n_shared, (cached(answer), n_shared)
-        assert work(second, "restored_prefixes") == [1, 1]
+        wait_work(second, "restored_prefixes", [1, 1])
         print(json.dumps({"cold_s": cold_s, "disk_s": warm_s, "ratio": cold_s / warm_s, "tokens": n_shared}))
         # From memory now, for everybody else.
         for tail, alone in zip(TAILS, cold):
             warm = ask(second, f"{shared} {tail}")
             assert essence(warm) == essence(alone)
             assert cached(warm) >= 0.99 * n_shared
-        assert work(second, "restored_prefixes") == [1, 1]
+        wait_work(second, "restored_prefixes", [1, 1])
         # A stage that is killed finds its own files again.
         second.complete("Something else.", 1)
         restored = prefixes(second)["restored_tokens"]
@@ -125,7 +130,7 @@ def test_a_flipped_byte_costs_time_and_nothing_else(tmp_path):
         answer = ask(second, f"{shared} {TAILS[0]}")
         assert essence(answer) == essence(cold[0])
         assert cached(answer) == 0, "one stage without its part is as good as none"
-        assert sorted(work(second, "missed_prefixes")) == [0, 1]
+        wait_until(lambda: sorted(work(second, "missed_prefixes")) == [0, 1], 30, lambda: second.line())
         # What was computed again is stored again.
         wait_until(lambda: prefixes(second)["stored"] == 1, 30, lambda: second.line())
         assert spoiled not in files(tmp_path) or spoiled.read_bytes() != bytes(content)
