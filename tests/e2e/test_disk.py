@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from answers import cached, essence, long_text
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, wait_until
 from prompts import SOIL, VILLAGE
 
@@ -20,27 +21,6 @@ def serve(model, folder, *more):
     """A line of two processes that keeps prefixes in a folder."""
     disk = ["--cache-disk", 1024, "--cache-dir", folder]
     return Serve(model, "--stages", 2, "--threads", 1, "--exact", "--ctx", 4096, "--parallel", 2, *disk, *more)
-
-
-def beginning(line):
-    """A text of at least `SHARED` tokens, and how many it has."""
-    text = ""
-    while True:
-        text += VILLAGE + SOIL
-        tokens = len(line.http.post("/tokenize", json={"content": text}).json()["tokens"])
-        if tokens >= SHARED:
-            return text, tokens
-
-
-def essence(answer):
-    """What must not depend on the disk."""
-    choice = answer["choices"][0]
-    return choice["text"], choice["logprobs"], choice["finish_reason"]
-
-
-def cached(answer):
-    """Prompt tokens that were taken over."""
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def prefixes(line):
@@ -79,7 +59,7 @@ def store_one(model, folder):
     """Has a line store a beginning; the beginning, its length, and what it answers to the tails without any cache."""
     with serve(model, folder) as first:
         first.wait_ready()
-        shared, n_shared = beginning(first)
+        shared, n_shared = long_text(first, VILLAGE + SOIL, SHARED)
         cold = [ask(first, f"{shared} {tail}", cache_prompt=False) for tail in TAILS]
         took, answer = timed(first, shared)
         assert cached(answer) == 0
@@ -148,7 +128,7 @@ def test_a_disk_that_takes_nothing_disables_storing_alone(tmp_path):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
-        shared, n_shared = beginning(line)
+        shared, n_shared = long_text(line, VILLAGE + SOIL, SHARED)
         assert cached(ask(line, shared)) == 0
         assert cached(ask(line, f"{shared} {TAILS[0]}")) >= 0.99 * n_shared, "memory serves as before"
         # Said once a stage has tried; without its part the line never counts the prefix.

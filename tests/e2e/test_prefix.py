@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from answers import cached, essence, long_text
 from paceline import GEMMA, SMOLLM2, SOAK, Serve
 from prompts import CODE, SOIL, VILLAGE
 
@@ -13,34 +14,13 @@ SHARED, TAILS, ANSWER = (2000, 20, 32) if SOAK else (300, 5, 12)
 OPENINGS = ["What is soil?", "Who lives there?", "Fix the code.", "Summarise.", "A poem:"]
 
 
-def shared(serve):
-    """A text of at least `SHARED` tokens, and how many it has."""
-    text = ""
-    while True:
-        text += VILLAGE + SOIL + CODE
-        tokens = len(serve.http.post("/tokenize", json={"content": text}).json()["tokens"])
-        if tokens >= SHARED:
-            return text, tokens
-
-
-def essence(answer):
-    """What must not depend on the cache."""
-    choice = answer["choices"][0]
-    return choice["text"], choice["logprobs"], choice["finish_reason"]
-
-
-def cached(answer):
-    """Prompt tokens that were taken over."""
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
 @pytest.mark.parametrize("model", list(MODELS) if SOAK else ["gemma3"])
 @pytest.mark.parametrize("ram", [1024, 0])
 def test_many_prompts_share_a_beginning_and_say_what_they_would_have_said(model, ram):
     more = ["--stages", 2, "--threads", 1, "--exact", "--ctx", 4096, "--cache-ram", ram, "--parallel", 2]
     with Serve(MODELS[model], *more) as serve:
         serve.wait_ready()
-        beginning, n_shared = shared(serve)
+        beginning, n_shared = long_text(serve, VILLAGE + SOIL + CODE, SHARED)
         tails = [f"{beginning} {index}. {OPENINGS[index % len(OPENINGS)]}" for index in range(TAILS)]
         cold = [serve.complete(tail, ANSWER, logprobs=2, cache_prompt=False) for tail in tails]
         assert all(cached(answer) == 0 for answer in cold)

@@ -1,13 +1,10 @@
 """A sliding window that keeps little memory refuses what it cannot do, and answers what a whole one answers."""
 
+from answers import cached, essence, long_text
 from paceline import GEMMA, Serve, complaint, run
 from prompts import SOIL, VILLAGE
 
 ANSWER = 8
-
-
-def cached(answer):
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def said(answer):
@@ -23,10 +20,8 @@ def test_it_goes_on_from_whole_prefixes_only():
     more = ["--stages", 2, "--threads", 1, "--ctx", 2048, "--speculate", "suffix", "--swa-full=false"]
     with Serve(GEMMA, *more) as line:
         line.wait_ready()
-        text = ""
         # Beyond the window of 512.
-        while len(line.http.post("/tokenize", json={"content": text}).json()["tokens"]) < 600:
-            text += VILLAGE + SOIL
+        text, _ = long_text(line, VILLAGE + SOIL, 600)
         first = line.complete(text, ANSWER)
         # A part of what is there would have to be cut out of what was forgotten: it is computed.
         part = line.complete(f"{text[:-40]} And then?", ANSWER)
@@ -43,10 +38,7 @@ def test_prompts_that_share_more_than_the_window_say_what_they_would_have_said()
     more = ["--stages", 2, "--threads", 1, "--ctx", 1024, "--exact", "--parallel", 2]
     with Serve(GEMMA, *more) as line:
         line.wait_ready()
-        text = ""
-        while len(line.http.post("/tokenize", json={"content": text}).json()["tokens"]) < 560:
-            text += VILLAGE
-        essence = lambda answer: (answer["choices"][0]["text"], answer["choices"][0]["logprobs"])
+        text, _ = long_text(line, VILLAGE, 560)
         ask = lambda tail, **body: line.complete(f"{text} {tail}", ANSWER, logprobs=2, **body)
         alone = {tail: essence(ask(tail, cache_prompt=False)) for tail in ("Who lives there?", "A poem:")}
         shared = ask("What is soil, and who made it of what?")["usage"]["prompt_tokens"] - 12

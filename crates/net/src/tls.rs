@@ -146,7 +146,8 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Id
 /// For the side that dials.
 pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
     let provider = provider();
-    let verifier = ClusterVerifier { roots: roots(identity.root())?, provider: provider.clone() };
+    let verifier =
+        ClusterVerifier { trust: Trust::Root(roots(identity.root())?), provider: provider.clone() };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
@@ -189,7 +190,7 @@ pub(crate) fn guest_config(root: NodeId) -> Result<Arc<ClientConfig>, IdentityEr
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(RootedVerifier { root, provider }))
+        .with_custom_certificate_verifier(Arc::new(ClusterVerifier { trust: Trust::Key(root), provider }))
         .with_no_client_auth();
     config.alpn_protocols = vec![INVITATION.to_vec()];
     config.resumption = Resumption::disabled();
@@ -246,11 +247,35 @@ fn roots(root: &CertificateDer<'static>) -> Result<RootCertStore, IdentityError>
     Ok(roots)
 }
 
+/// By what a node that dials recognises the root.
+#[derive(Debug)]
+enum Trust {
+    /// By its certificate.
+    Root(RootCertStore),
+    /// By its key alone: whoever answers shows the certificate along.
+    Key(NodeId),
+}
+
 /// Accepts any member of the cluster: what `WebPkiServerVerifier` does, without host names, which nodes do not have.
 #[derive(Debug)]
 struct ClusterVerifier {
-    roots: RootCertStore,
+    trust: Trust,
     provider: Arc<CryptoProvider>,
+}
+
+impl ClusterVerifier {
+    fn check(
+        &self,
+        cert: &CertificateDer<'_>,
+        roots: &RootCertStore,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let cert = ParsedCertificate::try_from(cert)?;
+        verify_server_cert_signed_by_trust_anchor(&cert, roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
 }
 
 impl ServerCertVerifier for ClusterVerifier {
@@ -262,57 +287,16 @@ impl ServerCertVerifier for ClusterVerifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let cert = ParsedCertificate::try_from(cert)?;
-        verify_server_cert_signed_by_trust_anchor(&cert, &self.roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Accepts whoever was signed by the root with this key, which is shown along.
-#[derive(Debug)]
-struct RootedVerifier {
-    root: NodeId,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for RootedVerifier {
-    fn verify_server_cert(
-        &self,
-        cert: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let root = intermediates.iter().find(|cert| public_key(cert) == Some(self.root));
-        let root = root.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
-        let mut roots = RootCertStore::empty();
-        roots.add(root.clone().into_owned())?;
-        let members = ClusterVerifier { roots, provider: self.provider.clone() };
-        members.verify_server_cert(cert, &[], name, ocsp, now)
+        match &self.trust {
+            Trust::Root(roots) => self.check(cert, roots, intermediates, now),
+            Trust::Key(key) => {
+                let root = intermediates.iter().find(|cert| public_key(cert) == Some(*key));
+                let root = root.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+                let mut roots = RootCertStore::empty();
+                roots.add(root.clone().into_owned())?;
+                self.check(cert, &roots, &[], now)
+            }
+        }
     }
 
     fn verify_tls12_signature(
@@ -341,7 +325,7 @@ impl ServerCertVerifier for RootedVerifier {
 /// A client that trusts the cluster but shows nothing itself.
 #[cfg(test)]
 pub(crate) fn nameless_client_config(root: &CertificateDer<'static>) -> ClientConfig {
-    let verifier = ClusterVerifier { roots: roots(root).unwrap(), provider: provider() };
+    let verifier = ClusterVerifier { trust: Trust::Root(roots(root).unwrap()), provider: provider() };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .unwrap()

@@ -1,0 +1,14 @@
+//! What several targets check.
+
+use bytes::Bytes;
+use protocol::Wire;
+
+/// Whatever can be read is written and read again as the same; nothing else is read. Compared by its bytes: floats that
+/// are no numbers differ from themselves.
+pub fn same_again<M: Wire>(data: &Bytes) {
+    let Ok(message) = M::decode(data) else { return };
+    let (mut written, mut twice) = (Vec::new(), Vec::new());
+    message.encode(&mut written);
+    M::decode(&Bytes::from(written.clone())).expect("what was written can be read").encode(&mut twice);
+    assert_eq!(written, twice);
+}
