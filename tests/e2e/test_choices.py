@@ -10,9 +10,11 @@ PROMPT = VILLAGE + SOIL
 SAMPLING = {"temperature": 0.9, "seed": 7, "logprobs": 2}
 
 
-def rows(line):
-    """Prompt rows and all rows that each stage has computed, once it has told."""
-    return [stage["work"]["rows"] for stage in line.line()["stages"]]
+def rows(line, more_than=0):
+    """Rows that every stage has computed, once all have told of the same and of more than so many."""
+    told = lambda: [stage["work"]["rows"] for stage in line.line()["stages"]]
+    wait_until(lambda: min(told()) > more_than and len(set(told())) == 1, 30, told)
+    return told()[0]
 
 
 def essence(choice):
@@ -23,13 +25,6 @@ def lines(*more):
     return Serve(SMOLLM2, "--stages", 2, "--threads", 1, "--exact", "--ctx", 1024, *more)
 
 
-def grown(line, before):
-    """Rows of each stage since `before`, as soon as all have told what they have computed."""
-    seen = lambda: [now - then for now, then in zip(rows(line), before)]
-    wait_until(lambda: min(seen()) > 0 and len(set(seen())) == 1, 30, seen)
-    return seen()[0]
-
-
 def test_choices_share_their_prompt():
     with lines("--parallel", N) as line:
         line.wait_ready()
@@ -38,7 +33,7 @@ def test_choices_share_their_prompt():
         n_prompt = together["usage"]["prompt_tokens"]
         assert n_prompt > 80
         # The line may look meanwhile whether a token still passes.
-        assert grown(line, before) <= n_prompt + N * ANSWER + 8, "the prompt once, and a row for each token"
+        assert rows(line, before + n_prompt - 1) <= before + n_prompt + N * ANSWER + 8, "the prompt once, and a row for each token"
         assert line.line()["prefixes"]["shared_tokens"] == (N - 1) * (n_prompt - 1)
         usage = together["usage"]
         assert usage["completion_tokens"] == N * ANSWER
@@ -57,7 +52,7 @@ def test_with_one_slot_choices_take_turns():
         before = rows(line)
         together = line.complete(PROMPT, ANSWER, n=N, **SAMPLING)
         n_prompt = together["usage"]["prompt_tokens"]
-        assert grown(line, before) <= n_prompt + N * (ANSWER + 1)
+        assert rows(line, before + n_prompt - 1) <= before + n_prompt + N * (ANSWER + 1)
         alone = line.complete(PROMPT, ANSWER, n=N, cache_prompt=False, **SAMPLING)
         assert [essence(choice) for choice in alone["choices"]] == [essence(c) for c in together["choices"]]
 
