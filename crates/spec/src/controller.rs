@@ -138,6 +138,16 @@ impl Controller {
         }
     }
 
+    /// Whether the caller has fixed the number of windows in flight.
+    pub(crate) fn is_depth_pinned(&self) -> bool {
+        self.depths.len() == 1
+    }
+
+    /// Windows in flight at most, whatever the plan.
+    pub(crate) fn max_depth(&self) -> u32 {
+        self.depths[self.depths.len() - 1]
+    }
+
     /// The best choice for what lies ahead.
     pub(crate) fn plan(&self, outlook: &Outlook, pace: &Pace, n_live: u32) -> Plan {
         if let Some(only) = self.only() {

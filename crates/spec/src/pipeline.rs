@@ -296,6 +296,12 @@ impl Pipeline {
         self.in_flight.iter().rev().take_while(|sent| sent.epoch == self.epoch).count()
     }
 
+    /// Rows of each window that a verdict is still to come for, the newest first.
+    pub(crate) fn live_rows(&self) -> impl Iterator<Item = u32> {
+        let n_live = self.n_live();
+        self.in_flight.iter().rev().take(n_live).map(|sent| sent.n_rows as u32)
+    }
+
     /// The counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {

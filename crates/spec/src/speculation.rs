@@ -164,7 +164,7 @@ impl Speculation {
         let guesses = if n_live == 0 {
             let guesses = self.choose(line);
             self.plan_width(guesses, 1)
-        } else if n_live < self.plan.depth as usize {
+        } else if self.has_room(line.pace) {
             let guesses = self.propose(self.plan.width as usize);
             if guesses.is_empty() {
                 return None;
@@ -310,6 +310,22 @@ impl Speculation {
     #[must_use]
     pub const fn plan(&self) -> Plan {
         self.plan
+    }
+
+    /// Whether another window may leave beside those in flight. A width that has changed leaves windows of other widths
+    /// in flight, which keep the line busy for longer or shorter: their times count then, not their number.
+    fn has_room(&self, pace: &Pace) -> bool {
+        let Plan { width, depth } = self.plan;
+        let n_live = self.pipeline.n_live();
+        if self.controller.is_depth_pinned() || !pace.is_known() {
+            return n_live < depth as usize;
+        }
+        if n_live >= self.controller.max_depth() as usize {
+            return false;
+        }
+        let one = pace.busy().slowest(width);
+        let under_way: f64 = self.pipeline.live_rows().map(|rows| pace.busy().slowest(rows)).sum();
+        under_way + one <= f64::from(depth) * one * (1.0 + 1e-9)
     }
 
     fn propose(&mut self, n: usize) -> Vec<Guess> {

@@ -3,9 +3,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forecast::{Case, Comparison, Grid, LineModel, compare};
+use forecast::{Case, Comparison, Grid, Kind, LineModel, compare};
 
 use crate::bench::{Shape, TOKENS, agreements, is_soak, line, texts};
+
+/// The fixed choices of the full size.
+const WIDTHS: [u32; 5] = [1, 2, 4, 8, 16];
+const DEPTHS: [u32; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
 
 /// `auto` over plain decoding at least.
 const OVER_PLAIN: f64 = 0.98;
@@ -47,14 +51,19 @@ fn losers(setting: &Setting, cases: &[Case], grid: &Grid) -> Vec<String> {
         let loops = n_tokens(row) / row.fixed.rate.max(row.plain) / around;
         row.over_plain() < OVER_PLAIN || loops >= LOOPS && row.over_fixed() < OVER_FIXED
     };
-    rows.iter().filter(loses).map(|row| format!("{}: {row}", setting.what)).collect()
+    rows.iter()
+        .filter(loses)
+        .map(|row| format!("{}: {row}", setting.what))
+        // The full size takes hours: whoever watches it sees at once what it found.
+        .inspect(|loser| println!("loses: {loser}"))
+        .collect()
 }
 
 #[test]
 fn auto_is_never_slower_than_plain_and_near_the_best_fixed_choice() {
     let soak = is_soak();
-    let depths: &[u32] = if soak { &[1, 2, 4, 6, 8, 12, 16, 32, 64] } else { &[1, 2, 4, 8, 16] };
-    let widths: &[u32] = if soak { &[1, 2, 4, 8, 16] } else { &[1, 4, 16] };
+    let depths: &[u32] = if soak { &DEPTHS } else { &[1, 2, 4, 8, 16] };
+    let widths: &[u32] = if soak { &WIDTHS } else { &[1, 4, 16] };
     let grid = Grid { widths: widths.into(), depths: depths.into() };
     // A share that meets every number of stages, every delay and every shape, and some of their pairs.
     let step = if soak { 1 } else { 29 };
@@ -77,4 +86,14 @@ fn auto_is_never_slower_than_plain_and_near_the_best_fixed_choice() {
     });
     let found = found.into_inner().unwrap();
     assert!(found.is_empty(), "{} of {}: {found:#?}", found.len(), settings.len() * cases.len());
+}
+
+#[test]
+fn a_width_that_changes_leaves_the_line_neither_idle_nor_crowded() {
+    let grid = Grid { widths: WIDTHS.into(), depths: DEPTHS.into() };
+    for (n_stages, one, delay) in [(2, 8.0, 40.0), (8, 1.5, 0.0)] {
+        let case = Case::text(Kind::Predicted, 1, TOKENS, 1);
+        let row = compare(&line(n_stages, one, Shape::Stairs, delay), &case, &grid, &|| {});
+        assert!(row.over_fixed() >= OVER_FIXED, "{}\n{row}", Comparison::head());
+    }
 }
