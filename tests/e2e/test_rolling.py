@@ -1,5 +1,4 @@
-"""Machines are restarted one after the other while clients ask: what was begun is finished, and nobody who asks again as
-told is turned away."""
+"""Machines are restarted one after the other while clients ask: what was begun is finished, and nobody is turned away."""
 
 import contextlib
 import itertools
@@ -27,10 +26,6 @@ class Client:
         body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         while not self.enough.is_set():
             answer = serve.http.post("/v1/completions", json=body)
-            if answer.status_code == 503 and answer.json()["error"]["code"] == "not_ready":
-                # As clients do that mind `Retry-After`: nothing of it had begun.
-                serve.wait_ready()
-                continue
             with self.asked:
                 if answer.status_code == 200:
                     self.texts.append(answer.json()["choices"][0]["text"])

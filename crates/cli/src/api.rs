@@ -102,13 +102,13 @@ impl Line for ApiLine {
     fn readiness(&self) -> Readiness {
         match self.front.get().map(Front::readiness) {
             Some(LineReadiness::Ready) => Readiness::Ready,
-            Some(LineReadiness::NotReady { reason, progress }) => {
-                Readiness::NotReady { reason, progress: Some(progress) }
+            Some(LineReadiness::NotReady { reason, progress, takes_requests }) => {
+                Readiness::NotReady { reason, progress: Some(progress), takes_requests }
             }
             None => {
                 let Starting { what, progress } =
                     self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Readiness::NotReady { reason: what, progress }
+                Readiness::NotReady { reason: what, progress, takes_requests: false }
             }
         }
     }

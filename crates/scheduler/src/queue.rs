@@ -139,11 +139,15 @@ impl Queue {
         }
     }
 
-    /// A line is there: who waited for one waits for a place now.
-    pub(crate) fn line_up(&mut self) {
+    /// A line is there: who waited for one waits for a place now, who is new for `timeout` from when it came.
+    pub(crate) fn line_up(&mut self, timeout: Duration) {
         for waiting in self.waiting.values_mut() {
             if let Patience::Line(..) = waiting.patience {
-                waiting.patience = Patience::Endless;
+                waiting.patience = if waiting.is_fresh() {
+                    Patience::Place(waiting.since.saturating_add(timeout))
+                } else {
+                    Patience::Endless
+                };
             }
         }
     }

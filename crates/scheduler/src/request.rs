@@ -68,7 +68,7 @@ pub enum Refusal {
         /// Requests that may wait.
         limit: u32,
     },
-    /// The line is not ready (yet, or any more).
+    /// No line is there, and none is awaited (any more).
     #[error("the line is not ready")]
     NotReady,
 }

@@ -45,6 +45,8 @@ pub enum Output {
 pub struct Scheduler {
     pub(crate) config: Config,
     line_is_up: bool,
+    /// Until when a line is awaited in place of the one that was lost, and why that was.
+    recovery: Option<(Duration, String)>,
     queue: Queue,
     /// Every sequence whose memory is in use.
     sequences: BTreeMap<SeqId, Sequence>,
@@ -87,6 +89,7 @@ impl Scheduler {
         assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
         Self {
             line_is_up: false,
+            recovery: None,
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
             shelf: Shelf::new(config.stored_tokens, config.least_stored, config.line),
@@ -114,9 +117,16 @@ impl Scheduler {
     /// Takes a request: it starts at once if a slot is free, else it waits.
     ///
     /// # Errors
-    /// If the request can never be served, the line is down, or the queue is full.
+    /// If the request can never be served, no line is there or awaited ([`Scheduler::takes`]), or the queue is full.
     pub fn submit(&mut self, request: Request, now: Duration) -> Result<RequestId, Refusal> {
         self.submit_with(request, Vec::new(), now)
+    }
+
+    /// Whether requests are taken: while the line is up, and while one that was lost is waited for as running requests
+    /// wait for it, so that clients need not come again because a machine was restarted.
+    #[must_use]
+    pub fn takes(&self, now: Duration) -> bool {
+        self.line_is_up || self.recovery.as_ref().is_some_and(|&(until, _)| now < until)
     }
 
     /// As [`Scheduler::submit`], with sources of guesses of the caller's own. They are asked after those of
@@ -141,7 +151,8 @@ impl Scheduler {
         now: Duration,
     ) -> Result<RequestId, Refusal> {
         self.check(&request)?;
-        if !self.line_is_up {
+        // Nobody waits for a token of the front's own.
+        if !self.takes(now) || (probe.is_some() && !self.line_is_up) {
             return Err(Refusal::NotReady);
         }
         if !self.has_free_slot() {
@@ -150,7 +161,10 @@ impl Scheduler {
         let id = self.next_request;
         self.next_request = RequestId(id.0 + 1);
         self.stats.submitted += 1;
-        let patience = Patience::Place(now.saturating_add(self.config.queue_timeout));
+        let patience = match &self.recovery {
+            Some((until, reason)) => Patience::Line(*until, reason.clone()),
+            None => Patience::Place(now.saturating_add(self.config.queue_timeout)),
+        };
         let waiting = Waiting { request, own, probe, since: now, patience, past: None, was_misled: false };
         self.queue.push(id, waiting);
         self.admit(now);
@@ -188,7 +202,8 @@ impl Scheduler {
     /// The line is ready: what waits may start.
     pub fn line_up(&mut self, now: Duration) {
         self.line_is_up = true;
-        self.queue.line_up();
+        self.recovery = None;
+        self.queue.line_up(self.config.queue_timeout);
         self.admit(now);
     }
 
@@ -198,10 +213,13 @@ impl Scheduler {
     ///
     /// Reports of the lost line must not be handed in afterwards: they carry its generation.
     pub fn line_lost(&mut self, reason: &str, now: Duration) {
-        self.line_is_up = false;
+        let was_up = std::mem::replace(&mut self.line_is_up, false);
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         let deadline = now.saturating_add(self.config.replay_timeout);
         self.queue.line_lost(deadline, reason);
+        if was_up {
+            self.recovery = (!self.config.replay_timeout.is_zero()).then(|| (deadline, reason.to_owned()));
+        }
         for seq in self.by_request.values().copied().collect::<Vec<_>>() {
             let can_wait = !self.config.replay_timeout.is_zero();
             if can_wait && self.sequences.get(&seq).is_some_and(|sequence| !sequence.is_probe()) {

@@ -174,11 +174,22 @@ impl Api {
 
     /// Whether requests can be answered now.
     pub(crate) fn ready(&self) -> Result<&Arc<Model>, ApiError> {
+        self.check(|_| false)
+    }
+
+    /// Whether requests are taken: they are answered now, or as soon as a line that was lost is formed anew.
+    pub(crate) fn open(&self) -> Result<&Arc<Model>, ApiError> {
+        self.check(|takes_requests| takes_requests)
+    }
+
+    fn check(&self, may_wait: impl Fn(bool) -> bool) -> Result<&Arc<Model>, ApiError> {
         self.0.drain.check()?;
-        if let Readiness::NotReady { reason, progress } = self.0.line.readiness() {
-            return Err(ApiError::NotReady { reason, progress });
+        match self.0.line.readiness() {
+            Readiness::NotReady { reason, progress, takes_requests } if !may_wait(takes_requests) => {
+                Err(ApiError::NotReady { reason, progress })
+            }
+            Readiness::Ready | Readiness::NotReady { .. } => self.model(),
         }
-        self.model()
     }
 
     /// The model, whether or not the line can run it now.

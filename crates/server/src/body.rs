@@ -24,7 +24,7 @@ pub(crate) struct Body {
 
 /// Reads a request that needs the whole line.
 pub(crate) async fn read(api: &Api, request: Request) -> Result<Body, ApiError> {
-    read_for(api, api.ready()?.clone(), request).await
+    read_for(api, api.open()?.clone(), request).await
 }
 
 /// Reads a request that needs only the model's vocabulary and template.

@@ -59,13 +59,13 @@ pub(crate) async fn metrics(State(api): State<Api>) -> Response {
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
-    let model = describe(api.ready()?);
+    let model = describe(api.open()?);
     Ok(Json(json!({ "object": "list", "data": [model] })))
 }
 
 /// `GET /v1/models/{id}`.
 pub(crate) async fn model(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let model = api.ready()?;
+    let model = api.open()?;
     model.answers_to(&id)?;
     Ok(Json(describe(model)))
 }

@@ -175,6 +175,8 @@ pub enum Readiness {
         reason: String,
         /// Share of the start-up done, 0 to 1, while starting up.
         progress: Option<f32>,
+        /// Whether requests may be submitted all the same: the line is being formed anew, and they wait for it.
+        takes_requests: bool,
     },
 }
 

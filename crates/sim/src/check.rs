@@ -154,6 +154,7 @@ pub enum Ending {
 #[derive(Debug, Default)]
 pub(crate) struct Stories {
     stories: Vec<Story>,
+    line_is_lost: bool,
     violations: Vec<Violation>,
 }
 
@@ -197,7 +198,11 @@ impl Stories {
             cancelled: false,
             interrupted: false,
         };
-        Self { stories: expected.into_iter().map(story).collect(), violations: Vec::new() }
+        Self {
+            stories: expected.into_iter().map(story).collect(),
+            line_is_lost: false,
+            violations: Vec::new(),
+        }
     }
 
     pub(crate) fn expected(&self, request: usize) -> &[Token] {
@@ -206,6 +211,7 @@ impl Stories {
 
     pub(crate) fn accepted(&mut self, request: usize) {
         self.step(request, "acceptance", &[Stage::New], Stage::Waiting);
+        self.stories[request].interrupted = self.line_is_lost;
     }
 
     pub(crate) fn started(&mut self, request: usize) {
@@ -219,11 +225,17 @@ impl Stories {
         self.stories[request].cancelled = true;
     }
 
-    /// The line was lost: whatever runs may fail.
+    /// The line was lost: whatever runs may fail, and what comes meanwhile.
     pub(crate) fn interrupted(&mut self) {
+        self.line_is_lost = true;
         for story in self.stories.iter_mut().filter(|story| story.stage == Stage::Running) {
             story.interrupted = true;
         }
+    }
+
+    /// A line is there.
+    pub(crate) fn healed(&mut self) {
+        self.line_is_lost = false;
     }
 
     pub(crate) fn tokens(&mut self, request: usize, tokens: &[Token]) {

@@ -60,19 +60,25 @@ struct Size {
     prompts: usize,
     tokens: u32,
     settings: Vec<Setting>,
+    /// Temperatures and settings that were tried before, in their order.
+    n_done: usize,
+}
+
+/// A wish of whoever runs the tests.
+#[expect(clippy::disallowed_methods, reason = "the runner of the tests says how much of them it wants")]
+fn wish(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 impl Size {
+    /// All of it for a soak, which takes hours: one that was broken off goes on with `PACELINE_SOAK_DONE` settings less.
     fn of(share: (usize, u32), names: &[&str]) -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the runner of the tests says how much of them it wants"
-        )]
-        if std::env::var("PACELINE_SOAK").is_ok_and(|soak| soak == "1") {
-            return Self { prompts: prompts().len(), tokens: 128, settings: settings() };
+        if wish("PACELINE_SOAK").is_some_and(|soak| soak == "1") {
+            let n_done = wish("PACELINE_SOAK_DONE").map_or(0, |n| n.parse().expect("a number of settings"));
+            return Self { prompts: prompts().len(), tokens: 128, settings: settings(), n_done };
         }
         let chosen = settings().into_iter().filter(|setting| names.contains(&setting.name.as_str()));
-        Self { prompts: share.0, tokens: share.1, settings: chosen.collect() }
+        Self { prompts: share.0, tokens: share.1, settings: chosen.collect(), n_done: 0 }
     }
 }
 
@@ -166,16 +172,22 @@ impl Bench {
     }
 
     fn every_setting_gives_the_plain_text(&mut self) {
-        for temperature in [0.0, 0.8] {
+        let n_settings = self.size.settings.len();
+        for (turn, temperature) in [0.0, 0.8].into_iter().enumerate() {
+            let first = self.size.n_done.saturating_sub(turn * n_settings);
+            if first >= n_settings {
+                continue;
+            }
             let requests = requests(&self.vocab, &self.size, temperature);
             let alone = &mut self.alone;
             let expected: Vec<_> = requests.iter().map(|request| plain::answer(alone, request)).collect();
-            for at in 0..self.size.settings.len() {
+            for at in first..n_settings {
                 let (sent, right) = self.try_setting(at, &requests, &expected);
                 let Setting { name, .. } = &self.size.settings[at];
                 let guesses = name != "off" && name != "suffix 1 wide 1 deep";
-                // A soak takes hours: whoever watches it sees how far it is.
-                eprintln!("temperature {temperature}, {name}: {right} of {sent} guesses right");
+                // Whoever watches a soak sees how far it is.
+                let n_done = turn * n_settings + at + 1;
+                eprintln!("{n_done}: temperature {temperature}, {name}: {right} of {sent} guesses right");
                 assert!(sent >= right && (right > 0) == guesses, "{right} of {sent} guesses right, {name}");
             }
         }

@@ -278,7 +278,8 @@ impl Core {
 
     pub(super) fn readiness(&self, now: Duration) -> LineReadiness {
         if !self.roster.is_up() {
-            return LineReadiness::of_seats(self.roster.seats(), self.lost.as_deref());
+            let takes_requests = self.scheduler.takes(now);
+            return LineReadiness::of_seats(self.roster.seats(), self.lost.as_deref(), takes_requests);
         }
         if self.pulse.is_proven(now) {
             return LineReadiness::Ready;
@@ -288,7 +289,9 @@ impl Core {
         } else {
             "waiting for the first token to pass through every stage"
         };
-        LineReadiness::NotReady { reason: reason.to_owned(), progress: 1.0 }
+        // A line that has just come up is not suspected of anything.
+        let takes_requests = !self.pulse.was_proven();
+        LineReadiness::NotReady { reason: reason.to_owned(), progress: 1.0, takes_requests }
     }
 
     pub(super) const fn has_failed(&self) -> bool {

@@ -55,12 +55,14 @@ pub enum LineReadiness {
         reason: String,
         /// Share of the loading done over all stages, 0 to 1.
         progress: f32,
+        /// Whether requests may come all the same, to wait for the line as those do that were interrupted.
+        takes_requests: bool,
     },
 }
 
 impl LineReadiness {
     /// Of a line that is not up; `lost` is why it is not any more.
-    pub(super) fn of_seats(seats: &[Seat], lost: Option<&str>) -> Self {
+    pub(super) fn of_seats(seats: &[Seat], lost: Option<&str>, takes_requests: bool) -> Self {
         let away = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
             SeatState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
             SeatState::Linked | SeatState::Assigned(_) => None,
@@ -73,7 +75,7 @@ impl LineReadiness {
         let reason = away.or_else(|| lost.map(str::to_owned)).or(busy);
         let reason = reason.unwrap_or_else(|| "the line is being formed".to_owned());
         let done: f32 = seats.iter().map(|seat| share_done(&seat.state)).sum();
-        Self::NotReady { reason, progress: done / seats.len() as f32 }
+        Self::NotReady { reason, progress: done / seats.len() as f32, takes_requests }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::{End, Grammar, GrammarKind, Mirostat, SamplerParams, Token, Work};
-use scheduler::{Config, Output, Request};
+use scheduler::{Config, Output, Refusal, Request};
 
 use crate::front::{Front, config, request, verdict};
 
@@ -61,6 +61,51 @@ fn nobody_waits_for_a_line_longer_than_was_said() {
     assert_eq!(front.outputs(), ["r0 failed: the line was lost: stage 2 is gone"]);
     front.scheduler.line_up(front.now);
     assert!(front.outputs().is_empty());
+}
+
+#[test]
+fn while_a_lost_line_is_waited_for_new_requests_wait_too_and_come_after_those_that_ran() {
+    let mut front = Front::new(Config {
+        n_slots: 2,
+        queue_limit: 2,
+        queue_timeout: Duration::from_secs(60),
+        replay_timeout: PATIENCE,
+        ..config()
+    });
+    front.submit(request(3, Some(4))).expect("it fits");
+    front.outputs();
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    assert!(front.scheduler.takes(front.now) && front.scheduler.probe(Token(0), front.now).is_err());
+    front.pass(1000);
+    front.submit(request(2, Some(4))).expect("a line is awaited");
+    front.submit(request(2, Some(4))).expect("two may wait");
+    let full = front.submit(request(2, None));
+    assert_eq!(full, Err(Refusal::QueueFull { limit: 2 }), "slots of a lost line are no places");
+    assert!(front.outputs().is_empty());
+    front.pass(3000);
+    front.scheduler.line_up(front.now);
+    let begun: Vec<_> = front
+        .outputs()
+        .into_iter()
+        .filter(|line| line.contains("started") || line.contains("open"))
+        .collect();
+    assert_eq!(begun, ["s1 open, limit 7", "r1 started after 3s", "s2 open, limit 6"]);
+    assert_eq!(front.scheduler.next_deadline(), Some(Duration::from_secs(61)), "the third waits for a place");
+}
+
+#[test]
+fn who_came_while_a_line_was_awaited_in_vain_hears_why_it_is_gone_and_later_ones_are_refused() {
+    let mut front = talking(request(3, None));
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    front.pass(4999);
+    front.submit(request(2, None)).expect("a line is awaited");
+    front.pass(1);
+    front.scheduler.handle_timeout(front.now);
+    let why = "failed: the line was lost: stage 2 is gone";
+    assert_eq!(front.outputs(), [format!("r0 {why}"), format!("r1 {why}")]);
+    assert_eq!(front.submit(request(2, None)), Err(Refusal::NotReady));
+    front.scheduler.line_lost("stage 1 is gone too", front.now);
+    assert_eq!(front.submit(request(2, None)), Err(Refusal::NotReady), "that line never came up");
 }
 
 #[test]

@@ -173,7 +173,11 @@ async fn what_a_template_raises_is_the_clients_error() {
 #[tokio::test]
 async fn until_the_line_is_ready_only_health_is_green() {
     let harness = Harness::without_model([], ApiConfig::default());
-    let loading = Readiness::NotReady { reason: "stage 2 loads layers 20..30".into(), progress: Some(0.25) };
+    let loading = Readiness::NotReady {
+        reason: "stage 2 loads layers 20..30".into(),
+        progress: Some(0.25),
+        takes_requests: false,
+    };
     harness.line.set_readiness(loading);
     assert_eq!(harness.get("/health").await.status, 200);
     assert_eq!(harness.get("/v1/line").await.status, 200);
@@ -192,6 +196,16 @@ async fn until_the_line_is_ready_only_health_is_green() {
     harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap();
     assert_eq!(harness.get("/ready").await.status, 200);
     assert!(harness.api.set_model(model_info(), Arc::new(Bytes)).is_err());
+}
+
+#[tokio::test]
+async fn while_a_lost_line_is_formed_anew_requests_are_taken_although_it_is_not_ready() {
+    let harness = Harness::new([Script::Play(vec![started(0), says("x"), done(Finish::Length, 1)])]);
+    let reason = "stage 1 restarts".to_owned();
+    harness.line.set_readiness(Readiness::NotReady { reason, progress: None, takes_requests: true });
+    assert_eq!(harness.get("/ready").await.status, 503);
+    assert_eq!(harness.get("/v1/models").await.status, 200);
+    assert_eq!(harness.complete(json!({})).await.status, 200);
 }
 
 #[tokio::test]

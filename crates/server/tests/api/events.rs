@@ -129,7 +129,11 @@ async fn a_line_that_is_lost_says_why() {
     let mut reader = Reader::new(&harness).await;
     reader.until("requests").await;
     let reason = "stage 1 is away: no heartbeat".to_owned();
-    harness.line.set_readiness(Readiness::NotReady { reason: reason.clone(), progress: Some(0.5) });
+    harness.line.set_readiness(Readiness::NotReady {
+        reason: reason.clone(),
+        progress: Some(0.5),
+        takes_requests: false,
+    });
     let status = reader.until("status").await;
     assert_eq!((&status["ready"], &status["reason"]), (&json!(false), &json!(reason)));
     harness.line.set_readiness(Readiness::Ready);

@@ -47,7 +47,11 @@ async fn detokenize_undoes_tokenize() {
 #[tokio::test]
 async fn the_template_can_be_seen_at_work_while_the_line_is_down() {
     let harness = Harness::new([]);
-    harness.line.set_readiness(Readiness::NotReady { reason: "stage 1 is down".into(), progress: None });
+    harness.line.set_readiness(Readiness::NotReady {
+        reason: "stage 1 is down".into(),
+        progress: None,
+        takes_requests: false,
+    });
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
     let answer = harness.post("/apply-template", &body).await.json();
     assert_eq!(answer["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");

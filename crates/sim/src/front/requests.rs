@@ -186,6 +186,7 @@ impl Requests {
 
 impl Front for Requests {
     fn line_up(&mut self, now: Duration) {
+        self.stories.healed();
         self.scheduler.line_up(now);
         self.listen();
     }
