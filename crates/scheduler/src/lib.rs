@@ -4,6 +4,7 @@
 //! Does not know: sockets, clocks, llama.cpp, text or JSON.
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod config;
 mod drafting;
 mod fault;

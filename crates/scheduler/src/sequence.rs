@@ -2,7 +2,6 @@
 //!
 //! Owns: what the sequence sends next and what a report about it means. Does not know other sequences.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::{Chunk, Position, Progress, Reuse, SeqId, StageTiming, Token, Verdict, Work};
@@ -11,6 +10,7 @@ use spec::{
     Tally, TextChange,
 };
 
+use crate::chunks::Chunks;
 use crate::queue::Past;
 use crate::{Config, Loops, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -37,8 +37,7 @@ pub(crate) struct Sequence {
     own: Vec<Box<dyn Proposer>>,
     /// The width of its only window, if it is the front's own.
     probe: Option<u32>,
-    /// Where each chunk ends that the tail has not reported yet, oldest first.
-    chunks: VecDeque<Position>,
+    chunks: Chunks,
     /// How much of the text has passed the tail, by its last report; none before the first one.
     passed: Option<Position>,
     phase: Phase,
@@ -102,7 +101,7 @@ impl Sequence {
             is_drafted: start.is_drafted,
             own: start.own,
             probe: start.probe,
-            chunks: VecDeque::new(),
+            chunks: Chunks::new(),
             passed: None,
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
             meter,
@@ -131,8 +130,8 @@ impl Sequence {
                     return None;
                 }
                 let base = *next;
-                *next += n_left.min(chunk_rows(config, line));
-                self.chunks.push_back(Position(*next as u32));
+                *next += n_left.min(self.chunks.next_rows(config, line));
+                self.chunks.sent(Position(*next as u32));
                 let tokens = text[base..*next].to_vec();
                 return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens }));
             }
@@ -175,12 +174,9 @@ impl Sequence {
     }
 
     /// The tail has passed the oldest chunk in flight.
-    pub(crate) fn handle_progress(&mut self, progress: &Progress) -> Result<(), ReportFault> {
-        let expected = self.chunks.front().copied();
-        if expected != Some(progress.next) {
-            return Err(ReportFault::Progress { seq: self.seq, next: progress.next, expected });
-        }
-        self.chunks.pop_front();
+    pub(crate) fn handle_progress(&mut self, progress: &Progress, pace: &Pace) -> Result<(), ReportFault> {
+        let passed = self.chunks.passed(progress, pace);
+        passed.map_err(|expected| ReportFault::Progress { seq: self.seq, next: progress.next, expected })?;
         self.passed = Some(progress.next);
         Ok(())
     }
@@ -383,33 +379,6 @@ impl Sequence {
             Phase::Prefill { .. } | Phase::Closing { .. } => 0,
         }
     }
-}
-
-/// Chunks beside others are at least so long, and shorter ones as far as their rows take no longer each than
-/// [`WORTH`] times those of this one: where reading the weights takes most of a call, cutting it up would only make
-/// everybody wait longer.
-const USUAL_CHUNK: u32 = 16;
-const LEAST_CHUNK: u32 = 4;
-const WORTH: f64 = 1.5;
-
-/// Rows of the next chunk. Alone on the line a prompt is always cut in the same way, so that its rows are computed in
-/// the same shapes; beside others it is the longest power-of-two part of that which keeps to [`Config::chunk_time`]: a
-/// window that runs into a chunk stays behind it, and waits for it on every stage.
-fn chunk_rows(config: &Config, line: Line<'_>) -> usize {
-    let most = config.chunk_rows;
-    if line.n_live <= 1 || !line.pace.is_known() {
-        return most as usize;
-    }
-    let slowest = |rows: u32| line.pace.busy().slowest(rows);
-    let each = |rows: u32| slowest(rows) / f64::from(rows);
-    let is_worth_it = |rows: u32| rows >= USUAL_CHUNK || each(rows) <= WORTH * each(USUAL_CHUNK);
-    let halves = std::iter::successors(Some(most), |rows| {
-        Some(rows / 2).filter(|&half| half >= LEAST_CHUNK && is_worth_it(half))
-    });
-    let most_wait = 2.0 * config.chunk_time.as_secs_f64() - line.pace.busy().loop_time(line.n_live);
-    let is_short = |&rows: &u32| slowest(rows) * f64::from(config.n_stages) <= most_wait;
-    let shortest = halves.clone().last().unwrap_or(most);
-    halves.into_iter().find(is_short).unwrap_or(shortest) as usize
 }
 
 /// What a sequence's windows came to.

@@ -99,12 +99,15 @@ impl Pace {
 
     /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
     /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
-    /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was company.
+    /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was
+    /// company; what company costs is learned from windows only, for a chunk deep in a long prompt is slow by itself.
     pub fn observe_chunk(&mut self, timings: &[StageTiming], in_company: bool) {
         let tail = self.stages.len().saturating_sub(1);
         for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
             if i < tail || timing.batch_rows > MAX_WIDTH {
-                if in_company {
+                if in_company && stage.alone.knows(timing.batch_rows) {
+                    stage.alone.confirm(timing.batch_rows);
+                } else if in_company {
                     stage.observe_in_company(timing);
                 } else {
                     stage.alone.observe(timing);

@@ -96,11 +96,13 @@ impl Scheduler {
 
     fn handle_progress(&mut self, progress: &Progress, now: Duration) -> Result<(), ReportFault> {
         let seq = progress.seq;
-        let Some(sequence) = self.live(seq)? else {
+        if self.live(seq)?.is_none() {
             self.stats.late_reports += 1;
             return Ok(());
-        };
-        if let Err(fault) = sequence.handle_progress(progress) {
+        }
+        let (sequences, pace) = (&mut self.sequences, &self.pace);
+        let taken = sequences.get_mut(&seq).map(|sequence| sequence.handle_progress(progress, pace));
+        if let Some(Err(fault)) = taken {
             return Err(self.refuse(seq, fault));
         }
         let in_company = self.n_live() > 1;
