@@ -96,7 +96,8 @@ Examples:
   paceline bench --url http://127.0.0.1:8080 --concurrency 4  a server that runs already, of any make
 
 Workloads: copy (repeat a passage), edit (a file of 150 lines with one change; the client sends the file as the expected
-answer), code, summary, chat, novel, json. All are answered greedily.
+answer), code, summary, chat, novel, json, form (fill in a form whose JSON schema the client sends). All are answered
+greedily.
 
 For each length and link, one line per entry of --speculate is started, and they answer in turn, so that whatever else
 the machine does falls on all of them; they are all in memory at once. The last column compares each with the first.
@@ -429,7 +430,7 @@ pub(crate) struct BenchFlags {
     /// Measure the OpenAI-compatible server that runs here instead
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// What to ask: copy, edit, code, summary, chat, novel, json [default: all]
+    /// What to ask: copy, edit, code, summary, chat, novel, json, form [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) workload: Option<Vec<String>>,
     /// Lengths of the line [default: 1]

@@ -13,7 +13,7 @@ use crate::Config;
 /// [`WORTH`] times those of this one: where reading the weights takes most of a call, cutting it up would only make
 /// everybody wait longer.
 const USUAL: u32 = 16;
-const LEAST: u32 = 4;
+const LEAST: u32 = 2;
 const WORTH: f64 = 1.5;
 /// A chunk that took longer than usual by more than this was disturbed.
 const MOST_STRETCH: f64 = 16.0;
@@ -127,7 +127,7 @@ mod tests {
         (0..8).for_each(|_| _ = rows(3, Some(2.0)));
         assert_eq!(rows(3, Some(2.0)), 8, "twice the time, half of the rows");
         (0..8).for_each(|_| _ = rows(3, Some(40.0)));
-        assert_eq!(rows(3, None), 4, "there is a least");
+        assert_eq!(rows(3, None), 2, "there is a least");
         assert_eq!(rows(1, None), 64);
     }
 

@@ -59,6 +59,10 @@ pub(super) async fn ask(
     if let Some(text) = task.prediction {
         body["prediction"] = json!({ "type": "content", "content": text });
     }
+    if let Some(schema) = task.schema {
+        let schema: Value = serde_json::from_str(schema)?;
+        body["response_format"] = json!({ "type": "json_schema", "json_schema": { "name": "form", "strict": true, "schema": schema } });
+    }
     let sent = now();
     let events = http::stream(target, "/v1/chat/completions", &body).await?;
     let mut pieces = Vec::new();

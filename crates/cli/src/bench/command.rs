@@ -127,7 +127,12 @@ impl Driver {
     }
 
     async fn warm_up(&self) -> anyhow::Result<()> {
-        let task = Task { prompt: "Say hello.".to_owned(), prediction: None, wanted: Wanted::Anything };
+        let task = Task {
+            prompt: "Say hello.".to_owned(),
+            prediction: None,
+            schema: None,
+            wanted: Wanted::Anything,
+        };
         client::ask(&self.target, &self.model, task, WARM_UP).await.context("the first request")?;
         Ok(())
     }

@@ -41,6 +41,13 @@ const JSON: [&str; 3] = [
     "Write a JSON array of six invented employees with the keys id, name, role, city and salary. Only JSON.",
     "Write five weather readings as a JSON array of objects with the keys hour, celsius, wind and sky. Only JSON.",
 ];
+const FORM: [&str; 3] = [
+    "Fill in the inspection form of the pumping station at the harbour.",
+    "Fill in the inspection form of the pumping station in the old town.",
+    "Fill in the inspection form of the pumping station by the lake.",
+];
+/// What the answers of `form` look like: eight records of five fields, some 400 tokens.
+const SCHEMA: &str = include_str!("texts/form.json");
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +66,8 @@ pub(super) enum Workload {
     Novel,
     /// Write records with the same keys again and again.
     Json,
+    /// Fill in a form whose JSON schema the client sends: much of the answer can be only one thing.
+    Form,
 }
 
 /// One thing asked.
@@ -68,6 +77,8 @@ pub(super) struct Task {
     pub(super) prompt: String,
     /// What the client tells the server to expect.
     pub(super) prediction: Option<&'static str>,
+    /// The JSON schema that the client has the answer follow.
+    pub(super) schema: Option<&'static str>,
     /// What a right answer is.
     pub(super) wanted: Wanted,
 }
@@ -90,19 +101,19 @@ pub(super) enum Wanted {
 
 impl Workload {
     /// All of them.
-    pub(super) const ALL: [Self; 7] =
-        [Self::Copy, Self::Edit, Self::Code, Self::Summary, Self::Chat, Self::Novel, Self::Json];
+    pub(super) const ALL: [Self; 8] =
+        [Self::Copy, Self::Edit, Self::Code, Self::Summary, Self::Chat, Self::Novel, Self::Json, Self::Form];
 
     /// The `n`-th task; after a few they come again.
     pub(super) fn task(self, n: usize) -> Task {
         let pick = |list: &[&str]| list[n % list.len()].to_owned();
-        let plain = |prompt: String| Task { prompt, prediction: None, wanted: Wanted::Anything };
+        let plain =
+            |prompt: String| Task { prompt, prediction: None, schema: None, wanted: Wanted::Anything };
         let passage = PASSAGES[n % PASSAGES.len()].trim_end();
         match self {
             Self::Copy => Task {
-                prompt: format!("Repeat the following text word for word. Write nothing else.\n\n{passage}"),
-                prediction: None,
                 wanted: Wanted::Text { text: passage.to_owned(), change: None },
+                ..plain(format!("Repeat the following text word for word. Write nothing else.\n\n{passage}"))
             },
             Self::Edit => {
                 let (old, new) = EDITS[n % EDITS.len()];
@@ -111,13 +122,15 @@ impl Workload {
                      `{new}`. Write nothing else."
                 );
                 let text = FILE.replacen(old, new, 1);
-                Task { prompt, prediction: Some(FILE), wanted: Wanted::Text { text, change: Some(new) } }
+                let wanted = Wanted::Text { text, change: Some(new) };
+                Task { prediction: Some(FILE), wanted, ..plain(prompt) }
             }
             Self::Code => plain(pick(&CODE)),
             Self::Summary => plain(format!("Summarise this text in three sentences.\n\n{passage}")),
             Self::Chat => plain(pick(&CHAT)),
             Self::Novel => plain(pick(&NOVEL)),
             Self::Json => Task { wanted: Wanted::Json, ..plain(pick(&JSON)) },
+            Self::Form => Task { schema: Some(SCHEMA), wanted: Wanted::Json, ..plain(pick(&FORM)) },
         }
     }
 
@@ -130,6 +143,7 @@ impl Workload {
             Self::Chat => "chat",
             Self::Novel => "novel",
             Self::Json => "json",
+            Self::Form => "form",
         }
     }
 }
