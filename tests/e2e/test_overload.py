@@ -1,5 +1,8 @@
 """Far more clients than the line can serve: who cannot be served is told at once, and nothing is left behind."""
 
+import contextlib
+import resource
+import socket
 import threading
 import time
 
@@ -75,3 +78,19 @@ def test_ten_times_too_many_clients_hear_429_and_cost_nothing():
         grown = [after[1] - was[1] for was, after in zip(before, resources(serve))]
         assert max(grown) < 64 << 20, grown
         assert serve.text("Once upon a time", ANSWER)
+
+
+def test_connections_fit_where_the_shell_allows_few_files():
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, allowed[1]))
+    try:
+        serve = Serve(SMOLLM2, "--stages", 1, "--threads", 1, "--ctx", 256)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    with serve, contextlib.ExitStack() as stack:
+        serve.wait_ready()
+        address = (httpx.URL(serve.url).host, httpx.URL(serve.url).port)
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(address))
+        wait_until(lambda: psutil.Process(serve.pid).num_fds() > 400, 30)
+        assert serve.text("Once upon a time", 4)

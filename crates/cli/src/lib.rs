@@ -10,6 +10,7 @@ pub mod bench;
 mod children;
 mod cluster;
 mod config;
+mod descriptors;
 mod disk;
 mod draft;
 mod engines;
@@ -63,6 +64,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
 fn run(line: CommandLine) -> anyhow::Result<()> {
     let config = Config::read(line.global.config.as_deref())?;
     logging::start(line.global.log.as_deref().or(config.log.as_deref()), line.global.verbose)?;
+    descriptors::raise();
     match line.command {
         CommandFlags::Serve(flags) => serve::run(ServeArgs::from_flags(flags.over(config.serve))?),
         CommandFlags::Stage(flags) => stage::run(StageArgs::from_flags(flags.over(config.stage))?),

@@ -1,9 +1,17 @@
 //! Which web pages of other origins may call the API.
+//!
+//! Without the headers of CORS a page cannot read an answer, but browsers still send some of its requests. So those are
+//! refused that a browser marks as another site's: by `Sec-Fetch-Site`, which it sends to `localhost` and over TLS, else
+//! by an `Origin` that is not the host that was asked. Programs that are no browsers send neither.
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::http::REQUEST_ID;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// The host that a proxy was asked for.
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// Which web pages of other origins may call the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +43,31 @@ impl Cors {
             return Ok(Self::Off);
         }
         origins.iter().map(|text| origin(text)).collect::<Result<_, _>>().map(Self::Origins)
+    }
+
+    /// The origin of the page that sent a request, if it may not send any.
+    pub(crate) fn stranger(&self, headers: &HeaderMap) -> Option<String> {
+        let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let origin = headers.get(header::ORIGIN);
+        let is_invited = match self {
+            Self::Off => false,
+            Self::Any => true,
+            Self::Origins(origins) => origin.is_some_and(|origin| origins.contains(origin)),
+        };
+        let is_foreign = match text(&SEC_FETCH_SITE) {
+            Some(site) => site == "cross-site" || site == "same-site",
+            None => origin.is_some_and(|origin| {
+                let page =
+                    origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+                let asked = [text(&header::HOST), text(&FORWARDED_HOST)];
+                !asked
+                    .into_iter()
+                    .flatten()
+                    .any(|host| page.is_some_and(|page| page.eq_ignore_ascii_case(host)))
+            }),
+        };
+        let name = || text(&header::ORIGIN).unwrap_or("another site").to_owned();
+        (is_foreign && !is_invited).then(name)
     }
 
     pub(crate) fn layer(&self) -> Option<CorsLayer> {
@@ -81,5 +114,38 @@ mod tests {
         for wrong in ["", "a.example", "https://", "https://a.example/path", "https://*.example", "://a"] {
             assert_eq!(parse(&[wrong]), Err(NoOrigin(wrong.to_owned())));
         }
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_strangers_unless_they_are_invited() {
+        let off = Cors::Off;
+        let one = parse(&["https://chat.example"]).unwrap();
+        let stranger = |cors: &Cors, list: &[(&'static str, &'static str)]| {
+            let header = |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+            cors.stranger(&list.iter().map(header).collect())
+        };
+        let (host, evil) = (("host", "127.0.0.1:8080"), ("origin", "https://evil.example"));
+        assert_eq!(stranger(&off, &[host]), None, "a program");
+        for page in [
+            ("origin", "http://127.0.0.1:8080"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "none"),
+        ] {
+            assert_eq!(
+                stranger(&off, &[host, page]),
+                None,
+                "the console, or an address that somebody typed: {page:?}"
+            );
+        }
+        let behind_proxy = [host, ("origin", "http://chat.lan"), ("x-forwarded-host", "Chat.lan")];
+        assert_eq!(stranger(&off, &behind_proxy), None);
+        assert_eq!(stranger(&off, &[host, evil]).as_deref(), Some("https://evil.example"));
+        assert_eq!(stranger(&off, &[host, ("origin", "null")]).as_deref(), Some("null"));
+        for site in ["cross-site", "same-site"] {
+            assert!(stranger(&off, &[host, ("sec-fetch-site", site)]).is_some());
+            assert!(stranger(&one, &[host, evil, ("sec-fetch-site", site)]).is_some());
+        }
+        assert_eq!(stranger(&one, &[host, ("origin", "https://chat.example")]), None);
+        assert_eq!(stranger(&Cors::Any, &[host, evil]), None);
     }
 }

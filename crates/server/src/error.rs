@@ -38,6 +38,10 @@ pub(crate) enum ApiError {
     TooManyWatchers,
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
     Unauthorised,
+    #[error(
+        "a page of {0} may not send requests here: start the server with --cors and its origin if it should"
+    )]
+    ForeignPage(String),
     #[error("there is no {0} here: see the README for the routes")]
     UnknownUrl(String),
     #[error("{0} is not allowed on this route")]
@@ -113,6 +117,7 @@ impl ApiError {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
+            Self::ForeignPage(_) => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
@@ -133,6 +138,7 @@ impl ApiError {
             Self::QueueFull { .. } => "queue_full",
             Self::QueueTimeout(_) => "queue_timeout",
             Self::Unauthorised => "invalid_api_key",
+            Self::ForeignPage(_) => "origin_not_allowed",
             Self::UnknownUrl(_) => "unknown_url",
             Self::MethodNotAllowed(_) => "method_not_allowed",
             Self::TooLarge { .. } => "request_too_large",

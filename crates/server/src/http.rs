@@ -54,6 +54,7 @@ pub fn router(api: Api) -> Router {
         .method_not_allowed_fallback(routes::wrong_method)
         .fallback(routes::unknown_url)
         .layer(body_limit)
+        .layer(middleware::from_fn_with_state(api.clone(), require_invitation))
         .layer(middleware::from_fn_with_state(api.clone(), require_key))
         .layer(middleware::from_fn(check_head))
         .layer(CatchPanicLayer::custom(panicked));
@@ -77,6 +78,18 @@ async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -
             return refusal(&request, ApiError::Unauthorised);
         };
         request.extensions_mut().insert(caller);
+    }
+    next.run(request).await
+}
+
+/// Refuses what pages of other origins have a browser send. Where keys are asked for they have none.
+async fn require_invitation(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let config = api.config();
+    if config.api_keys.is_none()
+        && !request.method().is_safe()
+        && let Some(origin) = config.cors.stranger(request.headers())
+    {
+        return refusal(&request, ApiError::ForeignPage(origin));
     }
     next.run(request).await
 }

@@ -223,6 +223,7 @@ fn every_error_has_a_row_with_its_status_and_type() {
         ApiError::QueueFull { limit: 0 },
         ApiError::QueueTimeout(time),
         ApiError::Unauthorised,
+        ApiError::ForeignPage(text()),
         ApiError::UnknownUrl(text()),
         ApiError::MethodNotAllowed(text()),
         ApiError::TooLarge { limit: 0 },

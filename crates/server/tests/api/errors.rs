@@ -10,7 +10,7 @@ use scheduler::{Event, Failure, Finish, Refusal};
 use serde_json::{Value, json};
 use server::{ApiConfig, Cors, Readiness};
 
-use crate::fake::{Answer, Bytes, Harness, Script, done, model_info, started};
+use crate::fake::{Answer, Bytes, Harness, Script, done, model_info, says, started};
 
 /// One line per error, and a check of its form.
 pub(crate) fn line(name: &str, answer: &Answer) -> String {
@@ -255,4 +255,19 @@ async fn pages_of_other_origins_are_let_in_only_when_told() {
     let origin = |origin| Cors::Origins(vec![HeaderValue::from_static(origin)]);
     assert_eq!(asks(origin("https://chat.example")).await.as_deref(), Some("https://chat.example"));
     assert_eq!(asks(origin("https://other.example")).await, None);
+}
+
+#[tokio::test]
+async fn what_a_page_of_another_origin_has_a_browser_send_is_refused_before_it_is_read() {
+    let harness = Harness::new([Script::Play(vec![started(0), says("x"), done(Finish::Length, 1)])]);
+    let ask = |method: Method, origin: &'static str| {
+        let body = if method == Method::GET { String::new() } else { "no JSON".to_owned() };
+        let path = if method == Method::GET { "/v1/line" } else { "/v1/chat/completions" };
+        let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1:8080");
+        harness.send(request.header("origin", origin).body(Body::from(body)).unwrap())
+    };
+    let answer = Answer::read(ask(Method::POST, "https://evil.example").await).await;
+    assert_snapshot!(line("a page of another origin", &answer));
+    assert_eq!(ask(Method::POST, "http://127.0.0.1:8080").await.status(), 400, "the console's is read");
+    assert_eq!(ask(Method::GET, "https://evil.example").await.status(), 200, "and CORS hides the answer");
 }
