@@ -92,5 +92,5 @@ def test_connections_fit_where_the_shell_allows_few_files():
         address = (httpx.URL(serve.url).host, httpx.URL(serve.url).port)
         for _ in range(400):
             stack.enter_context(socket.create_connection(address))
-        wait_until(lambda: psutil.Process(serve.pid).num_fds() > 400, 30)
+        wait_until(lambda: psutil.Process(serve.pid).num_fds() > 400, 30, "400 connections")
         assert serve.text("Once upon a time", 4)
