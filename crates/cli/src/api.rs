@@ -7,7 +7,7 @@ use grammar::{Constraint, Forced, GrammarError, LazyGrammars};
 use line::{Front, LineReadiness, LineSnapshot, Onlookers, SeatState};
 use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
-use scheduler::{Movement, Request, RequestId, SequenceState, Tally};
+use scheduler::{Movement, Request, RequestId, SequenceState, SharedJournal, Tally};
 use server::{
     Line, LineStatus, LineWatch, PrefixStatus, Readiness, SequenceStatus, SourceStatus, StageStatus,
     Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
@@ -88,11 +88,11 @@ impl ApiLine {
 }
 
 impl Line for ApiLine {
-    fn submit(&self, request: Request) -> Submitting<'_> {
+    fn submit(&self, request: Request, journal: Option<SharedJournal>) -> Submitting<'_> {
         Box::pin(async move {
             let Some(front) = self.front.get() else { return Err(scheduler::Refusal::NotReady) };
             let own = self.own_sources(&request).await;
-            front.submit_with(request, own).map(|(id, events)| {
+            front.submit_traced(request, own, journal).map(|(id, events)| {
                 let front = front.clone();
                 Submission::new(id, events, move |id| front.cancel(id))
             })

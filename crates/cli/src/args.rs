@@ -15,8 +15,10 @@ use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
 use crate::line_file::LineFile;
+pub use crate::otlp::Asked;
 
 mod cluster;
+mod http;
 
 pub(crate) use cluster::ticket;
 pub use cluster::{EnrollArgs, InviteArgs};
@@ -142,6 +144,8 @@ pub struct ServeArgs {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Which web pages of other origins may call the API.
     pub cors: Cors,
+    /// Where traces go, and which.
+    pub traces: Asked,
 }
 
 /// `paceline stage`.
@@ -347,10 +351,6 @@ fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut
     }
 }
 
-fn file_stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
-}
-
 impl ServeArgs {
     pub(crate) fn from_flags(flags: ServeFlags) -> anyhow::Result<Self> {
         let model = model(flags.model, "serve")?;
@@ -378,7 +378,7 @@ impl ServeArgs {
             return usage("--ctx must be at least 1");
         }
         Ok(Self {
-            model_id: model_id(flags.model_id, &model)?,
+            model_id: http::model_id(flags.model_id, &model)?,
             model,
             listen: address(flags.listen.as_deref().unwrap_or("127.0.0.1:8080"))?,
             place,
@@ -403,27 +403,11 @@ impl ServeArgs {
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
-            tls: tls(flags.tls_cert, flags.tls_key)?,
+            tls: http::tls(flags.tls_cert, flags.tls_key)?,
             cors: Cors::parse(&flags.cors.unwrap_or_default())
                 .map_err(|error| Usage(format!("--cors: {error}")))?,
+            traces: Asked::new(flags.otlp, flags.otlp_sample.as_deref(), flags.otlp_content)?,
         })
-    }
-}
-
-fn tls(certificate: Option<PathBuf>, key: Option<PathBuf>) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-        (None, None) => Ok(None),
-        (Some(_), None) => usage("--tls-cert needs the certificate's private key: add --tls-key FILE"),
-        (None, Some(_)) => usage("--tls-key needs its certificate: add --tls-cert FILE"),
-    }
-}
-
-fn model_id(given: Option<String>, model: &Path) -> anyhow::Result<String> {
-    match given {
-        Some(id) if id.trim().is_empty() => usage("--model-id must not be empty"),
-        Some(id) => Ok(id),
-        None => Ok(file_stem(model)),
     }
 }
 

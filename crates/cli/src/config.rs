@@ -15,6 +15,9 @@ use crate::flags::{BenchFlags, ServeFlags, SimulateFlags, SplitFlags, StageFlags
 pub(crate) struct Config {
     /// As `--log`.
     pub(crate) log: Option<String>,
+    /// As `--log-format`.
+    #[serde(rename = "log-format")]
+    pub(crate) log_format: Option<String>,
     pub(crate) serve: ServeFlags,
     pub(crate) stage: StageFlags,
     pub(crate) split: SplitFlags,

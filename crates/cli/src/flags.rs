@@ -127,6 +127,9 @@ pub(crate) struct GlobalFlags {
     /// Log by this filter instead, for example `info,net=debug`
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
+    /// Write lines for people (text), or objects for programs (json) [default: text]
+    #[arg(long, global = true, value_name = "FORMAT")]
+    pub(crate) log_format: Option<String>,
 }
 
 /// One command with its flags.
@@ -286,6 +289,16 @@ pub(crate) struct ServeFlags {
     /// Let web pages of these origins call the API, such as https://chat.example; * lets all [default: none]
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     pub(crate) cors: Option<Vec<String>>,
+    /// Send a trace of each request to this collector, over OTLP/HTTP: http://host:4318 [default: what
+    /// OTEL_EXPORTER_OTLP_ENDPOINT says; see docs/tracing.md]
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+    /// Trace this share of the requests that no caller has decided about, 0 to 1 [default: 1]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) otlp_sample: Option<String>,
+    /// Let traces tell prompts and answers
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) otlp_content: Option<bool>,
     /// The name that the model answers to [default: its file's name without the ending]
     #[arg(long, value_name = "ID")]
     pub(crate) model_id: Option<String>,
@@ -293,7 +306,8 @@ pub(crate) struct ServeFlags {
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
-    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, tls_cert, tls_key, cors, model_id);
+    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, tls_cert, tls_key, cors, otlp,
+    otlp_sample, otlp_content, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -10,6 +10,7 @@ use anyhow::bail;
 use net::{Invitation, Membership, NodeKey, Offer, Ticket};
 
 use crate::args::InviteArgs;
+use crate::logging::say;
 use crate::{cluster, signals};
 
 /// An address that belongs to nobody (RFC 5737). Nothing is sent to it: the system is only asked by which of this
@@ -28,19 +29,19 @@ pub(crate) fn invite(dir: &Path, args: InviteArgs) -> anyhow::Result<()> {
         let ticket = invitation.ticket(address);
         // Alone on standard output, so that a program can take it.
         writeln!(std::io::stdout(), "{ticket}")?;
-        eprintln!(
+        say(&format!(
             "Waiting for one machine on {} for {} s. There: `paceline cluster join TICKET`, or `paceline stage --join \
              TICKET …`. Ctrl-C takes the ticket back.",
             invitation.local_addr(),
             args.valid.as_secs_f32()
-        );
+        ));
         let joined = tokio::select! {
             joined = invitation.wait() => joined?,
             () = end.next() => bail!("the ticket was taken back: it is worth nothing now"),
         };
         let member = Membership::from_answer(&joined.membership)?;
         let name = args.name.unwrap_or_else(|| member.node.short().to_string());
-        eprintln!("From {}: {}", joined.address, cluster::keep_member(dir, &name, &joined.membership)?);
+        say(&format!("From {}: {}", joined.address, cluster::keep_member(dir, &name, &joined.membership)?));
         Ok(())
     })
 }

@@ -7,9 +7,6 @@ const NAMES: &[&str] = &[
     "ticket",
     "revoke",
     "rotate",
-    "--tls-cert",
-    "--tls-key",
-    "--otlp",
     "--draft-len",
     "--memory",
 ];

@@ -20,6 +20,7 @@ mod invite;
 mod later;
 mod line_file;
 mod logging;
+mod otlp;
 pub mod paths;
 pub mod progress;
 mod serve;
@@ -41,7 +42,8 @@ use clap::error::{ContextKind, ContextValue};
 use crate::args::{EnrollArgs, InviteArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
 use crate::config::Config;
 use crate::flags::cluster::ClusterAction;
-use crate::flags::{CommandFlags, CommandLine};
+use crate::flags::{CommandFlags, CommandLine, GlobalFlags};
+use crate::logging::Format;
 use crate::simulate::SimulateArgs;
 
 /// What the process ends with.
@@ -63,7 +65,9 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn run(line: CommandLine) -> anyhow::Result<()> {
     let config = Config::read(line.global.config.as_deref())?;
-    logging::start(line.global.log.as_deref().or(config.log.as_deref()), line.global.verbose)?;
+    let GlobalFlags { log, log_format, verbose, .. } = line.global;
+    let format = Format::named(log_format.or(config.log_format).as_deref())?;
+    logging::start(log.or(config.log).as_deref(), verbose, format)?;
     descriptors::raise();
     match line.command {
         CommandFlags::Serve(flags) => serve::run(ServeArgs::from_flags(flags.over(config.serve))?),
@@ -98,7 +102,7 @@ fn report(error: &anyhow::Error) -> u8 {
     if error.chain().any(closed) {
         return DONE;
     }
-    eprintln!("paceline: {}", one_line(&format!("{error:#}")));
+    logging::complain(&one_line(&format!("{error:#}")));
     let usage = error.chain().any(|cause| cause.is::<Usage>());
     if usage { WRONG_USAGE } else { FAILED }
 }
@@ -114,7 +118,7 @@ fn wrong_usage(error: &clap::Error) -> u8 {
         drop(error.print());
         return WRONG_USAGE;
     }
-    eprintln!("paceline: {}", usage_sentence(error));
+    logging::complain(&usage_sentence(error));
     WRONG_USAGE
 }
 

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use crate::logging::{Format, say};
 use crate::slices::Step;
 
 /// Plain lines are written each time this share of the work is done.
@@ -50,7 +51,7 @@ impl Progress {
     }
 
     fn new(what: String, unit: Unit, template: &str) -> Self {
-        let shown = if std::io::stderr().is_terminal() {
+        let shown = if std::io::stderr().is_terminal() && Format::of_process() == Format::Text {
             let style = ProgressStyle::with_template(template).expect("the templates above are valid");
             Shown::Bar(ProgressBar::new(0).with_style(style.progress_chars("=> ")).with_message(what.clone()))
         } else {
@@ -72,8 +73,8 @@ impl Progress {
                     *said = step;
                     let percent = step * LINE_EVERY_PERMILLE / 10;
                     match self.unit {
-                        Unit::Bytes => eprintln!("{}: {percent} % of {}", self.what, HumanBytes(total)),
-                        Unit::Permille | Unit::Steps => eprintln!("{}: {percent} %", self.what),
+                        Unit::Bytes => say(&format!("{}: {percent} % of {}", self.what, HumanBytes(total))),
+                        Unit::Permille | Unit::Steps => say(&format!("{}: {percent} %", self.what)),
                     }
                 }
             }

@@ -23,6 +23,8 @@ use crate::api::{ApiGrammars, ApiLine, ApiTokenizer};
 use crate::args::{Place, ServeArgs};
 use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
+use crate::logging::{Format, say};
+use crate::otlp::{self, Exporter};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
 use crate::{cluster, disk, draft, signals};
@@ -40,21 +42,26 @@ const NO_LEASE: Duration = Duration::ZERO;
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let api_keys = args.api_key_file.as_deref().map(ApiKeys::load).transpose()?;
     if api_keys.is_none() && !args.listen.ip().is_loopback() {
-        eprintln!(
+        say(&format!(
             "Warning: {} can be reached from other machines; protect it with --api-key-file.",
             args.listen
-        );
+        ));
     }
     let tls = args.tls.as_ref().map(|(certificate, key)| Tls::load(certificate, key)).transpose()?;
     // A cluster that is not there is told before anything takes time.
     let line = signals::line_runtime()?;
     let outset = Outset::of(&args, line.handle().clone())?;
     let runtime = signals::http_runtime()?;
-    let config = ApiConfig { api_keys, cors: args.cors.clone(), ..ApiConfig::default() };
+    let traces = otlp::of_process(&args.traces)?.map(Exporter::start).transpose()?;
+    let tracing = traces.as_ref().map(Exporter::tracing);
+    let config = ApiConfig { api_keys, cors: args.cors.clone(), tracing, ..ApiConfig::default() };
     let served = runtime.block_on(serve(args, outset, Http { config, tls }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     line.shutdown_background();
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     served
 }
 
@@ -96,7 +103,7 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
     let Http { config, tls } = http;
     let http = Server::bind(args.listen).await?.with_tls(tls);
     let url = http.url();
-    eprintln!("{} is starting on {url}", args.model_id);
+    say(&format!("{} is starting on {url}", args.model_id));
     let line = Arc::new(ApiLine::new(matches!(args.place, Place::Local)));
     line.starting("reading the model", None);
     let api = Api::new(Arc::clone(&line) as Arc<dyn server::Line>, config);
@@ -116,7 +123,7 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
         served = &mut serving => return Ok(served?),
         () = end.next() => {
             api.close();
-            eprintln!("Stopping: running requests may finish within {} s.", args.grace.as_secs_f32());
+            say(&format!("Stopping: running requests may finish within {} s.", args.grace.as_secs_f32()));
         }
     }
     tokio::select! {
@@ -144,11 +151,11 @@ async fn announce(front: Front, name: String) {
         match front.readiness() {
             LineReadiness::Ready if !was_ready => {
                 was_ready = true;
-                eprintln!("Ready: {name}");
+                say(&format!("Ready: {name}"));
             }
             LineReadiness::NotReady { reason, .. } if was_ready => {
                 was_ready = false;
-                eprintln!("Not ready: {reason}");
+                say(&format!("Not ready: {reason}"));
             }
             LineReadiness::Ready | LineReadiness::NotReady { .. } => {}
         }
@@ -451,6 +458,9 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     if args.disk.bytes > 0 {
         option("--cache-disk", Some((args.disk.bytes >> 20).to_string()));
         option("--cache-dir", args.disk.folder.as_deref().and_then(Path::to_str).map(str::to_owned));
+    }
+    if Format::of_process() == Format::Json {
+        option("--log-format", Some("json".to_owned()));
     }
     let models = args.model.parent().filter(|folder| *folder != Path::new(""));
     option("--models", models.and_then(Path::to_str).map(str::to_owned));

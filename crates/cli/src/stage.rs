@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, disk, invite, signals};
+use crate::{cluster, disk, invite, logging, signals};
 
 /// How long loaded layers are kept for a front that is gone: a restart of it takes seconds, and loading them again may
 /// take minutes. After that the memory is free for others.
@@ -66,7 +66,7 @@ async fn serve(
         let mut out = std::io::stdout().lock();
         writeln!(out, "{LISTENING}{address}").and_then(|()| out.flush())?;
     } else {
-        eprintln!("Stage {} waits for a front on {address}", node.id().short());
+        logging::say(&format!("Stage {} waits for a front on {address}", node.id().short()));
     }
     let ended = async {
         match parent_gone {

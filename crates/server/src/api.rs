@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::responses::Store;
 use crate::roll::Roll;
 use crate::template::{ChatTemplate, TemplateError};
+use crate::trace::Tracing;
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
 
 /// The name that every model answers to besides its own.
@@ -31,6 +32,8 @@ pub struct ApiConfig {
     pub max_body_bytes: usize,
     /// Between two keep-alive comments on a silent stream.
     pub keep_alive: Duration,
+    /// Whether and how requests are traced.
+    pub tracing: Option<Tracing>,
 }
 
 impl Default for ApiConfig {
@@ -40,6 +43,7 @@ impl Default for ApiConfig {
             cors: Cors::Off,
             max_body_bytes: limits::MAX_BODY_BYTES,
             keep_alive: limits::KEEP_ALIVE,
+            tracing: None,
         }
     }
 }

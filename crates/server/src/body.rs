@@ -12,12 +12,15 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits;
+use crate::trace::RequestTrace;
 
 /// A body, and the model that it is for.
 pub(crate) struct Body {
     pub model: Arc<Model>,
     pub fields: Fields,
     pub caller: Caller,
+    /// The request's, if it is traced.
+    pub trace: Option<RequestTrace>,
     /// Bytes.
     pub size: usize,
 }
@@ -34,6 +37,7 @@ pub(crate) async fn read_for_model(api: &Api, request: Request) -> Result<Body, 
 
 async fn read_for(api: &Api, model: Arc<Model>, request: Request) -> Result<Body, ApiError> {
     let caller = request.extensions().get().copied().unwrap_or_default();
+    let trace = request.extensions().get().cloned();
     let body = timeout(limits::BODY_TIME, Bytes::from_request(request, &()))
         .await
         .map_err(|_| ApiError::TooSlow(limits::BODY_TIME))?
@@ -45,7 +49,7 @@ async fn read_for(api: &Api, model: Arc<Model>, request: Request) -> Result<Body
     if let Some(asked) = fields.text("model")? {
         model.answers_to(asked)?;
     }
-    Ok(Body { model, fields, caller, size: body.len() })
+    Ok(Body { model, fields, caller, trace, size: body.len() })
 }
 
 /// Runs work that takes as long as `size` bytes do: little work here, much on a thread where it holds up nobody.

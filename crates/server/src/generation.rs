@@ -13,10 +13,11 @@ use crate::api::{Api, Model};
 use crate::drain::Running;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::request::Options;
+use crate::request::{Options, Prompt};
 use crate::roll::Listed;
+use crate::trace::ChoiceTrace;
 use crate::turn::{Part, Reading, Turn};
-use crate::{Submission, limits, structured};
+use crate::{Submission, limits, prompt, structured};
 
 /// What a generation gives, in order: any number of deltas, then its end.
 #[derive(Debug)]
@@ -80,6 +81,8 @@ pub(crate) struct Generation {
     cached: u32,
     reasoning: u32,
     queued: Duration,
+    /// Where it is noted how it went. Behind the submission: what it says when it is dropped is noted, too.
+    traced: Option<ChoiceTrace>,
     ended: bool,
 }
 
@@ -120,8 +123,10 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 prediction: prediction.clone(),
             };
             let running = api.enter()?;
+            let traced = options.trace.as_ref().map(|trace| trace.choice(&model.info.id, || shown(model, prompt)));
+            let journal = traced.as_ref().map(ChoiceTrace::journal);
             let submission =
-                api.line().submit(request).await.map_err(|refusal| ApiError::refused(refusal, param))?;
+                api.line().submit(request, journal).await.map_err(|refusal| ApiError::refused(refusal, param))?;
             let tokenizer = model.tokenizer.clone();
             let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
             let listed =
@@ -137,6 +142,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 cached: 0,
                 reasoning: 0,
                 queued: Duration::ZERO,
+                traced,
                 ended: false,
             });
         }
@@ -144,8 +150,13 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
     Ok(generations)
 }
 
+/// A prompt as people read it.
+fn shown(model: &Model, prompt: &[Token]) -> String {
+    prompt::shown(model, &Prompt::Tokens(prompt.to_vec()))
+}
+
 /// 64 bits from the operating system: the fixed bits of a version 4 UUID lie at different places in its halves.
-fn draw_seed() -> u64 {
+pub(crate) fn draw_seed() -> u64 {
     let (high, low) = Uuid::new_v4().as_u64_pair();
     high ^ low
 }
@@ -200,20 +211,31 @@ impl Generation {
 
     fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
         self.ended = true;
+        self.finished(reason);
         self.listed.ended(reason, self.queued, None);
         self.metrics.stopped(reason);
         error
     }
 
     fn hear(&mut self, piece: Piece) {
+        if let Some(traced) = &self.traced {
+            traced.said(&piece.text);
+        }
         self.turn.push(&piece.text, &mut self.ready.parts);
         self.ready.logprobs.extend(piece.logprobs);
+    }
+
+    fn finished(&self, finish: &'static str) {
+        if let Some(traced) = &self.traced {
+            traced.finished(finish);
+        }
     }
 
     fn end(&mut self, finish: &'static str, timings: Option<Timings>) -> Step {
         self.ended = true;
         self.turn.finish(&mut self.ready.parts);
         let finish = if finish == "stop" && self.turn.n_calls() > 0 { "tool_calls" } else { finish };
+        self.finished(finish);
         self.listed.ended(finish, self.queued, timings.as_ref());
         match &timings {
             Some(timings) => self.metrics.ended(finish, self.queued, timings),

@@ -17,7 +17,7 @@ use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
-use crate::{console, events, limits, openapi, responses, routes, utility};
+use crate::{console, events, limits, openapi, responses, routes, trace, utility};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
@@ -116,7 +116,7 @@ fn refusal(request: &Request, error: ApiError) -> Response {
 
 /// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it. Counts the
 /// answer.
-async fn name_request(State(api): State<Api>, request: Request, next: Next) -> Response {
+async fn name_request(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let id = request
         .headers()
         .get(REQUEST_ID)
@@ -130,12 +130,29 @@ async fn name_request(State(api): State<Api>, request: Request, next: Next) -> R
         known @ ("GET" | "POST" | "DELETE" | "OPTIONS" | "HEAD") => known.to_owned(),
         _ => "other".to_owned(),
     };
-    let span = tracing::info_span!("http", method = %request.method(), path = request.uri().path(), id = ?id);
+    let span = tracing::info_span!(
+        "http",
+        method = %request.method(),
+        path = request.uri().path(),
+        id = ?id,
+        trace_id = tracing::field::Empty,
+    );
+    let traced = trace::begin(&api, &request, &route, id.to_str().unwrap_or_default());
+    if let Some(trace) = &traced {
+        span.record("trace_id", trace.id());
+        request.extensions_mut().insert(trace.clone());
+    }
     let mut response = next.run(request).instrument(span.clone()).await;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
     api.metrics().answered(route, method, response.status().as_u16());
     response.headers_mut().insert(REQUEST_ID, id);
-    response
+    match traced {
+        Some(trace) => {
+            trace.answered(response.status().as_u16());
+            trace::until_sent(response, trace)
+        }
+        None => response,
+    }
 }
 
 fn panicked(payload: Box<dyn Any + Send>) -> Response {

@@ -45,6 +45,7 @@ mod template;
 mod testing;
 mod tls;
 mod tools;
+mod trace;
 mod turn;
 mod utf8;
 mod utility;
@@ -60,3 +61,6 @@ pub use seam::{
 };
 pub use serve::{BindError, Server};
 pub use tls::{Tls, TlsFileError};
+pub use trace::{
+    MAX_SPANS, NoShare, Place, Record, Sampler, Share, Span, Trace, TraceSink, Tracing, UnknownSampler, Value,
+};

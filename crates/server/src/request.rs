@@ -13,6 +13,7 @@ use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
 use crate::structured::{self, Form};
 use crate::template::Conversation;
 use crate::tools::Tools;
+use crate::trace::RequestTrace;
 use crate::{conversation, functions, sampling};
 
 /// Tokens that `/v1/completions` generates when nothing is said: OpenAI's default.
@@ -64,6 +65,8 @@ pub(crate) struct Options {
     pub cache: Option<Cache>,
     /// Who asks.
     pub caller: Caller,
+    /// Where it is noted what happens to it, if it is traced.
+    pub trace: Option<RequestTrace>,
     /// The lower the sooner, as vLLM has it.
     pub priority: i32,
     /// What the client expects the answer to be; guesses are taken from it.
@@ -196,6 +199,7 @@ impl Options {
             ignore_eos: fields.flag("ignore_eos")?,
             cache: cache(fields)?,
             caller: Caller::default(),
+            trace: None,
             priority: fields.integer("priority", PRIORITIES)?.unwrap_or(0) as i32,
             prediction: prediction(fields)?,
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,

@@ -89,9 +89,9 @@ fn describe(model: &Model) -> Value {
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
     let mut request = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    request.options.caller = caller;
+    (request.options.caller, request.options.trace) = (caller, trace);
     let options = request.options.clone();
     let form = Form::Chat { functions: request.functions };
     let Running { generations, prompt_tokens } = chat::start(&api, &model, request, size).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Res
 /// `POST /v1/completions`.
 pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     const PARAM: &str = "prompt";
-    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
     let CompletionRequest { prompts, suffix, echo, best_of, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let gap = suffix.map(|suffix| prompt::Gap::before(suffix, &model)).transpose()?;
@@ -121,7 +121,7 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).collect();
     let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
     let n = options.n;
-    let mut options = Options { caller, ..options };
+    let mut options = Options { caller, trace, ..options };
     if best_of > n {
         options.n = best_of;
         options.top_logprobs.get_or_insert(0);

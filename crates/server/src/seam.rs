@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use protocol::{Grammar, StageCounters, Token};
-use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SourceTally, Tally};
+use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SharedJournal, SourceTally, Tally};
 use serde::Serialize;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -76,8 +76,9 @@ pub struct Fill {
 /// A line of stages, seen from the API.
 pub trait Line: Send + Sync + 'static {
     /// Asks the line to run one request. Resolves as soon as the request is queued or refused; dropping the
-    /// future, or the submission it gives, cancels the request.
-    fn submit(&self, request: Request) -> Submitting<'_>;
+    /// future, or the submission it gives, cancels the request. What happens to it is noted in its journal, if it has
+    /// one, and all of it before the submission gives the last event.
+    fn submit(&self, request: Request, journal: Option<SharedJournal>) -> Submitting<'_>;
 
     /// Whether a token can flow through every stage now. Cheap: asked for every request.
     fn readiness(&self) -> Readiness;

@@ -2,24 +2,29 @@
 //!
 //! Every method hears one thing, lets the pure cores decide, and carries their outputs away at once: sends only queue.
 
+mod shown;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, SeqId, StageIndex, StageState, ToFront, ToStage, Token,
+    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
 use scheduler::{
-    Event, Moved, Movement, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler,
+    Event, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler, SharedJournal,
 };
 use spec::{Draft, Proposer};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
+
+pub use shown::Onlookers;
+use shown::Audience;
 
 use super::prompts::Prompts;
 use super::pulse::{Owed, Pulse};
 use super::roster::{Action, Roster, SeatState};
-use super::status::{Busy, Ledger, LineReadiness, LineSnapshot, StageSnapshot};
+use super::status::{Busy, Ledger, LineReadiness};
 use crate::drafter;
 use crate::task::Task;
 use crate::{greeting, work_link};
@@ -36,15 +41,6 @@ pub(super) struct Watchers {
     pub(super) linked: watch::Sender<Vec<bool>>,
     /// Marked whenever readiness or a sequence's memory may have changed.
     pub(super) changes: watch::Sender<()>,
-}
-
-/// Whom a front shows what it does. Slow watchers miss movements; they never slow the line.
-#[derive(Clone, Debug)]
-pub struct Onlookers {
-    /// Marked whenever [`super::Front::snapshot`] or the readiness may have changed.
-    pub changed: watch::Sender<()>,
-    /// What clients' requests move along the line.
-    pub movements: broadcast::Sender<Movement>,
 }
 
 pub(super) struct Core {
@@ -70,7 +66,7 @@ pub(super) struct Core {
     /// Of each stage.
     ledgers: Vec<Ledger>,
     watchers: Watchers,
-    onlookers: Option<Onlookers>,
+    audience: Audience,
 }
 
 impl Core {
@@ -97,7 +93,7 @@ impl Core {
             busy: Busy::new(n_stages),
             ledgers: vec![Ledger::default(); n_stages],
             watchers,
-            onlookers: None,
+            audience: Audience::default(),
         }
     }
 
@@ -105,12 +101,16 @@ impl Core {
         &mut self,
         request: Request,
         own: Vec<Box<dyn Proposer>>,
+        journal: Option<(Instant, SharedJournal)>,
         now: Duration,
     ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
         let most = request.max_tokens.unwrap_or(u32::MAX).min(self.context) as usize;
         let id = self.scheduler.submit_with(request, own, now)?;
         let (caller, events) = mpsc::channel(most + OTHER_EVENTS);
         self.callers.insert(id, caller);
+        if let Some((origin, journal)) = journal {
+            self.audience.follow(id, journal, origin, now);
+        }
         self.pump(now);
         Ok((id, events))
     }
@@ -131,11 +131,6 @@ impl Core {
     /// From now on requests are drafted there.
     pub(super) fn draft_with(&mut self, drafter: drafter::Handle) {
         self.drafter = Some(drafter);
-    }
-
-    /// From now on they see what moves.
-    pub(super) fn show_to(&mut self, onlookers: Onlookers) {
-        self.onlookers = Some(onlookers);
     }
 
     /// A draft has come.
@@ -217,9 +212,7 @@ impl Core {
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
         self.pulse.listen(self.owed(), true, now);
-        if let Some((seq, what)) = Moved::heard(&report) {
-            self.moved(seq, what, now);
-        }
+        self.show_heard(&report, now);
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
             // A stage has given memory back that is in use: nothing it holds can be relied on.
@@ -298,35 +291,6 @@ impl Core {
         self.lost.is_some()
     }
 
-    pub(super) fn snapshot(&mut self, now: Duration) -> LineSnapshot {
-        let mut stages = Vec::with_capacity(self.links.len());
-        for (at, seat) in self.roster.seats().iter().enumerate() {
-            let stage = StageIndex(at as u16);
-            let row_bytes = match seat.state {
-                SeatState::Assigned(StageState::Ready { row_width, .. }) if at + 1 < self.links.len() => {
-                    self.roster.plan().row_dtype.row_bytes(row_width as usize) as u64
-                }
-                _ => 0,
-            };
-            stages.push(StageSnapshot {
-                address: self.roster.plan().addresses[at].clone(),
-                is_local: self.roster.is_own(stage),
-                layers: self.roster.plan().ranges[at],
-                seat: seat.clone(),
-                busy: self.busy.share(stage, now),
-                rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
-                counters: self.ledgers[at].total(),
-                row_bytes,
-            });
-        }
-        LineSnapshot {
-            stages,
-            sequences: self.scheduler.sequences().filter(|seq| !self.pulse.is_probe(seq.request)).collect(),
-            stats: self.scheduler.stats(),
-            relayed: self.roster.seats().last().is_some_and(|seat| seat.relayed),
-        }
-    }
-
     /// What the roster heard may concern more than what it has to say.
     fn roster_changed(&mut self, now: Duration) {
         self.pump(now);
@@ -362,27 +326,6 @@ impl Core {
         self.scheduler.expected_silence().map_or(Owed::Unknown, Owed::For)
     }
 
-    /// Tells whoever looks on to look again.
-    fn changed(&self) {
-        if let Some(onlookers) = &self.onlookers {
-            onlookers.changed.send_replace(());
-        }
-    }
-
-    /// Shows a movement of a client's sequence to whoever looks on.
-    fn moved(&self, seq: SeqId, what: Moved, now: Duration) {
-        let Some(onlookers) = &self.onlookers else { return };
-        if onlookers.movements.receiver_count() == 0 {
-            return;
-        }
-        if let Some(request) = self.scheduler.request_of(seq)
-            && !self.pulse.is_probe(request)
-        {
-            // Nobody looks on any more if this fails.
-            let _ = onlookers.movements.send(Movement { at: now, request, what });
-        }
-    }
-
     fn act(&mut self, action: Action, now: Duration) {
         match action {
             Action::Send(message) => self.command(&message),
@@ -405,6 +348,7 @@ impl Core {
                     self.scheduler.cancel(probe, now);
                 }
                 self.scheduler.line_lost(&reason, now);
+                self.audience.line_lost(now);
                 self.lost = Some(reason);
             }
         }
@@ -413,9 +357,7 @@ impl Core {
     fn carry(&mut self, output: Output, now: Duration) {
         match output {
             Output::Work(frame) => {
-                if let Some(what) = Moved::sent(&frame.work) {
-                    self.moved(frame.work.seq(), what, now);
-                }
+                self.show_sent(&frame.work, now);
                 let sent = self.work.as_ref().map(|work| work_link::send(work, &frame));
                 if let Some(Err(error)) = sent {
                     let generation = self.roster.generation();
@@ -445,6 +387,7 @@ impl Core {
             }
             return;
         }
+        self.audience.event(id, &event, now);
         let Some(caller) = self.callers.get(&id) else {
             return;
         };

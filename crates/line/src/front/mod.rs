@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
 use protocol::{Generation, LinkRole, RowsHello, StageIndex, ToFront};
-use scheduler::{Event, Refusal, Request, RequestId};
+use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
 use stage::Engine;
 use tokio::runtime::Handle;
@@ -176,7 +176,22 @@ impl Front {
         request: Request,
         own: Vec<Box<dyn Proposer>>,
     ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
-        self.shared.with(|core, now| core.submit(request, own, now))
+        self.submit_traced(request, own, None)
+    }
+
+    /// As [`Front::submit_with`]; what happens to the request is noted in its journal, if it has one. It has its last entry
+    /// before the caller gets the last event.
+    ///
+    /// # Errors
+    /// As [`Front::submit`].
+    pub fn submit_traced(
+        &self,
+        request: Request,
+        own: Vec<Box<dyn Proposer>>,
+        journal: Option<SharedJournal>,
+    ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
+        let start = self.shared.start;
+        self.shared.with(|core, now| core.submit(request, own, journal.map(|journal| (start, journal)), now))
     }
 
     /// Ends a request; its `Done` is sent at once.

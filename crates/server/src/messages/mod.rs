@@ -59,9 +59,9 @@ impl IntoResponse for MessagesError {
 
 /// `POST /v1/messages`. The header `anthropic-version` may be left out.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, MessagesError> {
-    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
     let mut chat = request::read(&fields, model.tokenizer.n_vocab())?;
-    chat.options.caller = caller;
+    (chat.options.caller, chat.options.trace) = (caller, trace);
     let stream = chat.options.stream;
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let envelope = Envelope {

@@ -36,10 +36,10 @@ const PAGE: usize = 20;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
     let request = ResponseRequest::read(&fields, api.responses())?;
     let mut chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
-    chat.options.caller = caller;
+    (chat.options.caller, chat.options.trace) = (caller, trace);
     let streaming = chat.options.stream;
     let tokenizer = chat.options.top_logprobs.map(|_| model.tokenizer.clone());
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;

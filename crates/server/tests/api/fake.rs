@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
 use protocol::{Grammar, StageCounters, StageTiming, Token, TokenLogprobs};
-use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, Timings};
+use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, SharedJournal, Timings};
 use serde_json::Value;
 use server::{
     Api, ApiConfig, DepthStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness,
@@ -91,7 +91,7 @@ impl FakeLine {
 }
 
 impl Line for FakeLine {
-    fn submit(&self, request: Request) -> Submitting<'_> {
+    fn submit(&self, request: Request, journal: Option<SharedJournal>) -> Submitting<'_> {
         let mut state = self.state();
         state.requests.push(request);
         let script = state.scripts.pop_front().unwrap_or_else(|| Script::Play(Vec::new()));
@@ -112,6 +112,14 @@ impl Line for FakeLine {
         }
         if stays {
             state.open.insert(id, sender);
+        }
+        if let Some(journal) = journal {
+            let mut journal = journal.lock().unwrap();
+            #[expect(clippy::disallowed_methods, reason = "a line has a clock")]
+            journal.submit(Instant::now(), Duration::ZERO);
+            for event in &events {
+                journal.event(event, Duration::ZERO);
+            }
         }
         self.seen.send(Seen::Request(id)).unwrap();
         let (shared, seen) = (self.state.clone(), self.seen.clone());

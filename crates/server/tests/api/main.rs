@@ -17,5 +17,6 @@ mod structured;
 mod tcp;
 mod tls;
 mod tools;
+mod traces;
 mod transcripts;
 mod utility;
