@@ -351,6 +351,10 @@ fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut
     }
 }
 
+fn file_stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
 impl ServeArgs {
     pub(crate) fn from_flags(flags: ServeFlags) -> anyhow::Result<Self> {
         let model = model(flags.model, "serve")?;

@@ -90,7 +90,7 @@ fn traces_need_an_address_and_a_share() {
 fn log_lines_are_for_people_or_for_programs() {
     assert_eq!(Format::named(None).unwrap(), Format::Text);
     assert_eq!(Format::named(Some("json")).unwrap(), Format::Json);
-    refused(Format::named(Some("xml")), "text or json");
+    refused(Format::named(Some("xml")).map_err(|error| sentence(&error)), "text or json");
     let config: Config = config::parse("log-format = 'json'\n", Path::new("paceline.toml")).unwrap();
     assert_eq!(config.log_format.as_deref(), Some("json"));
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::usage;
+use super::{file_stem, usage};
 
 /// The files for HTTPS: a certificate's and its key's, or neither.
 pub(super) fn tls(
@@ -24,8 +24,4 @@ pub(super) fn model_id(given: Option<String>, model: &Path) -> anyhow::Result<St
         Some(id) => Ok(id),
         None => Ok(file_stem(model)),
     }
-}
-
-fn file_stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

@@ -97,7 +97,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<bool> {
-    logging::start(None, 0)?;
+    logging::start(None, 0, logging::Format::Text)?;
     if let Some(width) = flags.null_stage {
         null_line::child(width)?;
         return Ok(true);

@@ -123,16 +123,19 @@ struct AnyValue {
 }
 
 #[derive(Clone, PartialEq, prost::Oneof, Serialize)]
-#[serde(rename_all = "camelCase")]
 enum Said {
     #[prost(string, tag = "1")]
-    StringValue(String),
+    #[serde(rename = "stringValue")]
+    Text(String),
     #[prost(bool, tag = "2")]
-    BoolValue(bool),
+    #[serde(rename = "boolValue")]
+    Flag(bool),
     #[prost(int64, tag = "3")]
-    IntValue(#[serde(serialize_with = "as_text")] i64),
+    #[serde(rename = "intValue")]
+    Number(#[serde(serialize_with = "as_text")] i64),
     #[prost(message, tag = "5")]
-    ArrayValue(ArrayValue),
+    #[serde(rename = "arrayValue")]
+    List(ArrayValue),
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
@@ -215,14 +218,14 @@ fn span_of(trace: &Trace, span: &server::Span) -> Span {
 
 /// Who made a span: the front, or a stage, which is a service of its own for those who look.
 fn resource_of(settings: &Settings, place: Place, stages: &[StageSeen]) -> Vec<KeyValue> {
-    let text = |key: &str, value: String| pair(key, Said::StringValue(value));
+    let text = |key: &str, value: String| pair(key, Said::Text(value));
     let mut own = match place {
         Place::Front => vec![text("service.name", settings.service.clone())],
         Place::Stage(at) => {
             let mut own = vec![
                 text("service.name", format!("{}-stage", settings.service)),
                 text("service.instance.id", format!("stage-{at}")),
-                pair("paceline.stage.index", Said::IntValue(i64::from(at))),
+                pair("paceline.stage.index", Said::Number(i64::from(at))),
             ];
             if let Some(stage) = stages.get(usize::from(at)) {
                 let address = stage.address.clone().filter(|_| !stage.is_local);
@@ -247,13 +250,13 @@ fn pair(key: &str, said: Said) -> KeyValue {
 
 fn said(value: &Value) -> Said {
     match value {
-        Value::Text(text) => Said::StringValue(text.clone()),
-        Value::Number(number) => Said::IntValue(i64::try_from(*number).unwrap_or(i64::MAX)),
-        Value::Flag(flag) => Said::BoolValue(*flag),
+        Value::Text(text) => Said::Text(text.clone()),
+        Value::Number(number) => Said::Number(i64::try_from(*number).unwrap_or(i64::MAX)),
+        Value::Flag(flag) => Said::Flag(*flag),
         Value::Words(words) => {
             let values =
-                words.iter().map(|word| AnyValue { said: Some(Said::StringValue(word.clone())) }).collect();
-            Said::ArrayValue(ArrayValue { values })
+                words.iter().map(|word| AnyValue { said: Some(Said::Text(word.clone())) }).collect();
+            Said::List(ArrayValue { values })
         }
     }
 }

@@ -238,7 +238,8 @@ impl Record {
 
 /// At most [`MAX_CONTENT`] bytes of a text, in whole characters.
 fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(MAX_CONTENT));
+    let end = (0..=MAX_CONTENT.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    text.truncate(end.unwrap_or(0));
     text
 }
 

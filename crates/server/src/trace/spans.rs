@@ -116,7 +116,7 @@ pub(super) fn of(whole: Whole<'_>) -> Vec<Span> {
     let mut last = Duration::ZERO;
     for choice in whole.choices {
         let at = |moment| (whole.at)(&choice.journal, moment).min(whole.took);
-        last = last.max(generate(&mut tree, Some(root), choice, &at, whole.took));
+        last = last.max(generate(&mut tree, root, choice, &at, whole.took));
     }
     if prepared.is_some() {
         tree.add(Some(root), "deliver", (last, whole.took), Vec::new());
@@ -135,7 +135,7 @@ pub(super) fn of(whole: Whole<'_>) -> Vec<Span> {
 /// The spans of a choice; gives its end.
 fn generate(
     tree: &mut Tree,
-    root: Option<u64>,
+    root: u64,
     choice: &Choice,
     at: &dyn Fn(Duration) -> Duration,
     took: Duration,

@@ -107,19 +107,17 @@ impl Line for FakeLine {
         let id = RequestId(state.next);
         state.next += 1;
         let (sender, receiver) = mpsc::channel(events.len() + 16);
+        if let Some(journal) = journal {
+            let mut journal = journal.lock().unwrap();
+            #[expect(clippy::disallowed_methods, reason = "a line has a clock")]
+            journal.submit(Instant::now(), Duration::ZERO);
+            events.iter().for_each(|event| journal.event(event, Duration::ZERO));
+        }
         for event in events {
             sender.try_send(event).unwrap();
         }
         if stays {
             state.open.insert(id, sender);
-        }
-        if let Some(journal) = journal {
-            let mut journal = journal.lock().unwrap();
-            #[expect(clippy::disallowed_methods, reason = "a line has a clock")]
-            journal.submit(Instant::now(), Duration::ZERO);
-            for event in &events {
-                journal.event(event, Duration::ZERO);
-            }
         }
         self.seen.send(Seen::Request(id)).unwrap();
         let (shared, seen) = (self.state.clone(), self.seen.clone());

@@ -71,7 +71,7 @@ fn a_stage_is_a_service_of_its_own() {
     let resource = |place| {
         let said = resource_of(&settings(), place, &trace().stages);
         let text = |pair: KeyValue| match pair.value.unwrap().said.unwrap() {
-            Said::StringValue(text) => Some((pair.key, text)),
+            Said::Text(text) => Some((pair.key, text)),
             _ => None,
         };
         said.into_iter().filter_map(text).collect::<BTreeMap<_, _>>()

@@ -209,7 +209,8 @@ fn an_interrupted_request_waits_and_stays_again() {
 
 #[test]
 fn a_request_that_never_ran_only_waited() {
-    let mut journal = Journal { submitted: Some(ms(20)), ..Journal::default() };
+    let mut journal = Journal::default();
+    journal.submitted = Some(ms(20));
     let waited = ms(100);
     journal.event(&Event::Failed(Failure::QueueTimeout { waited }), ms(120));
     let waiting = spans(vec![journal]);
