@@ -21,6 +21,7 @@ mod later;
 mod line_file;
 mod logging;
 pub mod paths;
+mod pooling;
 pub mod progress;
 mod serve;
 mod signals;

@@ -139,6 +139,7 @@ async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (V
         max_tokens: Some(24),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,

@@ -9,6 +9,7 @@ mod config;
 mod drafting;
 mod fault;
 mod groups;
+mod meter;
 mod movement;
 mod prefixes;
 mod probe;
@@ -18,6 +19,7 @@ mod scheduler;
 mod sequence;
 mod shelf;
 mod status;
+mod wanted;
 
 pub use config::Config;
 pub use drafting::Drafting;
