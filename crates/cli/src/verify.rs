@@ -124,7 +124,8 @@ impl Engine for Recorder {
         for span in spans {
             let rows = row..row + span.n_rows;
             row = rows.end;
-            let logits = (span.want == Want::Logits).then(|| rows.map(|row| self.engine.logits(row).to_vec()).collect());
+            let logits = (span.want == Want::Logits)
+                .then(|| rows.map(|row| self.engine.logits(row).to_vec()).collect());
             tape.push(Recorded { base: span.base, n_rows: span.n_rows, logits });
         }
         Ok(())

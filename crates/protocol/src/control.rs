@@ -1,8 +1,8 @@
 //! Control messages: between the front and one stage, directly or passed on by the stages between.
 
 use crate::{
-    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PromptPart, RowDtype, SeqId, StageIndex, StageTiming,
-    Token, Verdict,
+    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PromptPart, RowDtype, SeqId, StageIndex,
+    StageTiming, Token, Verdict,
 };
 
 /// A message on its way to a stage. A stage that is not `to` passes it on.

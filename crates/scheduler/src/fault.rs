@@ -59,7 +59,9 @@ pub enum ReportFault {
         expected: u32,
     },
     /// A chunk has passed, but not all that was wanted of it has come.
-    #[error("sequence {seq}: its prompt is computed up to {next}, but not all that was wanted of it has come")]
+    #[error(
+        "sequence {seq}: its prompt is computed up to {next}, but not all that was wanted of it has come"
+    )]
     PromptUntold {
         /// The sequence.
         seq: SeqId,

@@ -146,7 +146,12 @@ impl Sequence {
                 self.chunks.sent(Position(*next as u32));
                 let tokens = text[base..*next].to_vec();
                 let follows = self.wanted.and_then(|wanted| wanted.follows(text, *next));
-                return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens, follows }));
+                return Some(Work::Chunk(Chunk {
+                    seq: self.seq,
+                    base: Position(base as u32),
+                    tokens,
+                    follows,
+                }));
             }
             if is_whole {
                 return None;

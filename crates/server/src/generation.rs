@@ -144,7 +144,9 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 running,
                 text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
                 turn,
-                prompt: options.of_prompt.map(|_| Awaited { found: Vec::new(), n: prompt.len().saturating_sub(1) }),
+                prompt: options
+                    .of_prompt
+                    .map(|_| Awaited { found: Vec::new(), n: prompt.len().saturating_sub(1) }),
                 ready: Delta { parts, ..Delta::default() },
                 metrics: api.metrics().clone(),
                 cached: 0,

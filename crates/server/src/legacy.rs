@@ -31,11 +31,7 @@ impl<'a> Entry<'a> {
     }
 
     /// The tokens of a prompt, given the log-probabilities of all but the first.
-    pub(crate) fn of_prompt(
-        tokenizer: &dyn Tokenizer,
-        echo: &Echo,
-        found: &'a [TokenLogprobs],
-    ) -> Vec<Self> {
+    pub(crate) fn of_prompt(tokenizer: &dyn Tokenizer, echo: &Echo, found: &'a [TokenLogprobs]) -> Vec<Self> {
         let found = std::iter::once(None).chain(found.iter().map(Some));
         let tokens = echo.tokens.iter().zip(offsets(tokenizer, echo)).zip(found);
         tokens.map(|((&token, offset), logprobs)| Self { token, logprobs, offset }).collect()

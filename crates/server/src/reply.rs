@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::Timings;
 use protocol::TokenLogprobs;
+use scheduler::Timings;
 use serde_json::{Value, json};
 
 use crate::answer::TokenInfo;

@@ -2,8 +2,8 @@
 //!
 //! A field that we do not know is ignored. A field that we know and cannot honour is an error that names it.
 
-use protocol::{OfPrompt, SamplerParams};
 use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
+use protocol::{OfPrompt, SamplerParams};
 use serde_json::{Value, json};
 
 use crate::auth::Caller;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{
-    End, LayerRange, OfPrompt, Open, Pooling, Position, RowDtype, SamplerParams, SeqId, Token,
-};
+use protocol::{End, LayerRange, OfPrompt, Open, Pooling, Position, RowDtype, SamplerParams, SeqId, Token};
 use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 

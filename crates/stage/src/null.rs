@@ -41,7 +41,14 @@ impl NullEngine {
         if let Some(middle) = shape.n_vocab.checked_sub(1) {
             ruler[middle] = 1.0;
         }
-        Self { held: vec![0; usize::from(shape.n_slots)], predicted: Vec::new(), hidden: Vec::new(), ruler, shape, time }
+        Self {
+            held: vec![0; usize::from(shape.n_slots)],
+            predicted: Vec::new(),
+            hidden: Vec::new(),
+            ruler,
+            shape,
+            time,
+        }
     }
 
     /// The shape of stage `index` of `n_stages`, with one layer each, and 256 tokens none of which ends a text.

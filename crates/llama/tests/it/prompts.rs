@@ -65,7 +65,13 @@ impl Stages {
     }
 
     /// What a whole prompt gives, cut into chunks of this length.
-    fn ask(&mut self, seq: u64, text: &[i32], of_prompt: OfPrompt, chunk: usize) -> (Vec<f32>, Vec<TokenLogprobs>) {
+    fn ask(
+        &mut self,
+        seq: u64,
+        text: &[i32],
+        of_prompt: OfPrompt,
+        chunk: usize,
+    ) -> (Vec<f32>, Vec<TokenLogprobs>) {
         let seq = SeqId(seq);
         let open = Open {
             seq,
@@ -83,7 +89,8 @@ impl Stages {
         let mut reports = self.send(Frame::new(Work::Open(Box::new(open))));
         let text: Vec<Token> = text.iter().copied().map(Token).collect();
         for (at, tokens) in text.chunks(chunk).enumerate() {
-            let (base, follows) = (Position((at * chunk) as u32), text.get(at * chunk + tokens.len()).copied());
+            let (base, follows) =
+                (Position((at * chunk) as u32), text.get(at * chunk + tokens.len()).copied());
             let chunk = Chunk { seq, base, tokens: tokens.to_vec(), follows };
             reports.extend(self.send(Frame::new(Work::Chunk(chunk))));
         }

@@ -45,7 +45,8 @@ impl Line {
 
     /// The rows of a call that had to leave something behind.
     pub(crate) fn left(&self, spans: &[Span], want: Want) -> impl Iterator<Item = usize> + use<> {
-        let wants: Vec<Want> = spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)).collect();
+        let wants: Vec<Want> =
+            spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)).collect();
         wants.into_iter().enumerate().filter(move |&(_, left)| left == want).map(|(row, _)| row)
     }
 

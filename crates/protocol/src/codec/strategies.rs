@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
-    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, KvType, LayerRange, LinkRole, Mirostat,
-    ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report,
-    Reuse, RowDtype, Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState,
-    StageTiming, Stored, ToFront, ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams,
-    limits,
+    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, KvType, LayerRange,
+    LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, Pooling, Position,
+    PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello, SamplerParams,
+    SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront, ToStage, Token,
+    TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -191,8 +191,12 @@ fn window() -> impl Strategy<Value = Window> {
 }
 
 fn work() -> impl Strategy<Value = Work> {
-    let chunk = (seq(), rows_at(), option::of(token()))
-        .prop_map(|(seq, (base, tokens), follows)| Chunk { seq, base, tokens, follows });
+    let chunk = (seq(), rows_at(), option::of(token())).prop_map(|(seq, (base, tokens), follows)| Chunk {
+        seq,
+        base,
+        tokens,
+        follows,
+    });
     let fork = (seq(), open()).prop_map(|(seq, mut child)| {
         child.seq = SeqId(seq.0 ^ 1);
         Fork { seq, child: Box::new(child) }

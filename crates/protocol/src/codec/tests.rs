@@ -251,7 +251,8 @@ fn what_a_prompt_gives_comes_in_whole_rows_that_fit_a_message() {
     assert_eq!(refusal(&report(Found::Logprobs(Vec::new()))), DecodeError::Empty { field: "prompt.found" });
     let no_number = report(Found::Rows(HiddenRows { width: 1, values: vec![f32::NAN] }));
     assert_eq!(refusal(&no_number), DecodeError::NotFinite { field });
-    let logprobs = TokenLogprobs { logprob: 0.0, top: vec![(Token(1), -1.0); limits::MAX_TOP_LOGPROBS.into()] };
+    let logprobs =
+        TokenLogprobs { logprob: 0.0, top: vec![(Token(1), -1.0); limits::MAX_TOP_LOGPROBS.into()] };
     fits(report(Found::Logprobs(vec![logprobs; limits::MAX_ROWS as usize])));
 }
 

@@ -10,8 +10,8 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Fork, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming, TokenLogprobs,
-    Verdict, Window, Work, limits,
+    Chunk, Close, Company, End, Fork, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
+    TokenLogprobs, Verdict, Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -154,9 +154,8 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
         sampler: get_sampler(r)?,
         limit: r.place("open.limit")?,
         ignore_eos: r.flag("open.ignore_eos")?,
-        top_logprobs: r.option("open.top_logprobs", |r| {
-            r.u8_in("open.top_logprobs", 0, limits::MAX_TOP_LOGPROBS)
-        })?,
+        top_logprobs: r
+            .option("open.top_logprobs", |r| r.u8_in("open.top_logprobs", 0, limits::MAX_TOP_LOGPROBS))?,
         of_prompt: r.option("open.of_prompt", get_of_prompt)?,
         reuse: r.option("open.reuse", get_reuse)?,
         history: r.tokens("open.history", limits::MAX_CONTEXT as usize)?,

@@ -78,7 +78,8 @@ fn a_prompt_alone_goes_whole_into_chunks_and_ends_with_the_last_of_them() {
     {
         let mut front = Front::new(config());
         front.submit(wanting(5, max_tokens, wanted)).unwrap();
-        let said = ["r0 started after 0ns", "s0 open, limit 5", "s0 chunk at 0 [1, 2, 3, 4]", "s0 chunk at 4 [5]"];
+        let said =
+            ["r0 started after 0ns", "s0 open, limit 5", "s0 chunk at 0 [1, 2, 3, 4]", "s0 chunk at 4 [5]"];
         assert_eq!(front.outputs(), said);
         front.progress(0, 4).unwrap();
         assert!(front.outputs().is_empty(), "no window follows");

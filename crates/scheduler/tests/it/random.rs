@@ -265,7 +265,9 @@ impl World {
                     assert_eq!((timings.drafted, timings.stale_windows), (0, 0));
                 }
                 Event::Failed(_) => {}
-                Event::Started { .. } | Event::Prompt(_) | Event::Tokens { .. } => unreachable!("neither ends a request"),
+                Event::Started { .. } | Event::Prompt(_) | Event::Tokens { .. } => {
+                    unreachable!("neither ends a request")
+                }
             }
         }
         let stats = self.scheduler.stats();

@@ -127,10 +127,7 @@ mod tests {
         let whole = [3.0, 4.0, 12.0].map(|value| value * thirteenth);
         assert_eq!(values(SHAPE), Values::Numbers(whole.to_vec()));
         let fifth = (1.0_f64 / 5.0) as f32;
-        assert_eq!(
-            values(Shape { dimensions: 2, ..SHAPE }),
-            Values::Numbers(vec![3.0 * fifth, 4.0 * fifth])
-        );
+        assert_eq!(values(Shape { dimensions: 2, ..SHAPE }), Values::Numbers(vec![3.0 * fifth, 4.0 * fifth]));
         assert_eq!(values(Shape { normalise: false, ..SHAPE }), Values::Numbers(vec![3.0, 4.0, 12.0]));
         assert_eq!(SHAPE.values(rows(&[0.0; 3])), Values::Numbers(vec![0.0; 3]));
     }

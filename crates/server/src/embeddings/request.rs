@@ -42,7 +42,8 @@ impl EmbeddingRequest {
         request::refuse(UNSUPPORTED, fields)?;
         let inputs = request::prompts(INPUT, fields.get(INPUT).ok_or_else(|| ApiError::missing(INPUT))?)?;
         if inputs.len() > MAX_INPUTS {
-            let message = format!("`{INPUT}` has {} entries, but may have at most {MAX_INPUTS}", inputs.len());
+            let message =
+                format!("`{INPUT}` has {} entries, but may have at most {MAX_INPUTS}", inputs.len());
             return Err(ApiError::value(INPUT, message));
         }
         if let Some(at) = inputs.iter().position(Prompt::is_empty) {

@@ -4,7 +4,8 @@ use protocol::limits::{MAX_CONTEXT, MAX_ROW_WIDTH, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 
 use crate::limits::{
-    MAX_CHOICE_TEXTS, MAX_CHOICES, MAX_INPUTS, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME, MAX_TOOLS,
+    MAX_CHOICE_TEXTS, MAX_CHOICES, MAX_INPUTS, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME,
+    MAX_TOOLS,
 };
 use crate::sampling::LARGE;
 
@@ -213,9 +214,8 @@ pub(super) fn completion() -> Body {
 pub(super) fn embeddings() -> Body {
     let one = json!({ "type": "string", "minLength": 1 });
     let some = json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": i32::MAX }, "minItems": 1 });
-    let several = |items: &Value| {
-        json!({ "type": "array", "items": items, "minItems": 1, "maxItems": MAX_INPUTS })
-    };
+    let several =
+        |items: &Value| json!({ "type": "array", "items": items, "minItems": 1, "maxItems": MAX_INPUTS });
     let fields = vec![
         ("model", text()),
         ("input", json!({ "anyOf": [one, several(&one), some, several(&some)] })),

@@ -127,8 +127,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::fields::{Fields, asked};
     use crate::embeddings::request::EmbeddingRequest;
+    use crate::fields::{Fields, asked};
     use crate::request::{ChatRequest, CompletionRequest};
 
     /// Fields that only need a place in the document if they mean something.

@@ -148,15 +148,19 @@ async fn a_prompt_is_echoed_with_its_log_probabilities() {
     for event in &stream {
         let choice = &event["choices"][0];
         text.push_str(choice["text"].as_str().unwrap());
-        for (list, name) in lists.iter_mut().zip(["tokens", "token_logprobs", "top_logprobs", "text_offset"]) {
+        for (list, name) in lists.iter_mut().zip(["tokens", "token_logprobs", "top_logprobs", "text_offset"])
+        {
             list.extend(choice["logprobs"][name].as_array().into_iter().flatten().cloned());
         }
     }
     assert_eq!(text, "Hix");
     let [tokens, logprobs, top, offsets] = &lists[..] else { panic!("four lists") };
-    assert_eq!(&expected, &json!({
-        "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets,
-    }));
+    assert_eq!(
+        &expected,
+        &json!({
+            "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets,
+        })
+    );
     assert_eq!(stream[0]["choices"][0]["text"], "Hi", "the prompt comes first, and whole");
 }
 
@@ -171,7 +175,10 @@ async fn a_prompt_alone_is_scored_without_an_answer() {
     let harness = Harness::new([play(&[-1.0]), play(&[]), play(&[-1.0]), play(&[-1.0, -1.0])]);
     let body = |prompt: Value| json!({ "prompt": prompt, "echo": true, "logprobs": 0, "max_tokens": 0 });
     let two = harness.complete(body(json!([72, 105]))).await.json();
-    assert_eq!((&two["choices"][0]["text"], &two["choices"][0]["finish_reason"]), (&json!("Hi"), &json!("length")));
+    assert_eq!(
+        (&two["choices"][0]["text"], &two["choices"][0]["finish_reason"]),
+        (&json!("Hi"), &json!("length"))
+    );
     let expected = json!({
         "tokens": ["H", "i"], "token_logprobs": [null, -1.0], "top_logprobs": null, "text_offset": [0, 1],
     });

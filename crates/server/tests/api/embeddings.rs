@@ -35,7 +35,11 @@ async fn texts_are_embedded_in_their_order_and_counted() {
     assert_eq!(texts, [[vec![BOS], tokens("Hi")].concat(), tokens("H")]);
     for request in asked {
         assert_eq!(request.of_prompt, Some(OfPrompt::Embedding(Pooling::Mean)));
-        assert_eq!((request.max_tokens, request.namespace), (Some(0), None), "nothing is shared or generated");
+        assert_eq!(
+            (request.max_tokens, request.namespace),
+            (Some(0), None),
+            "nothing is shared or generated"
+        );
     }
 }
 
@@ -108,7 +112,12 @@ async fn many_texts_take_turns_on_the_line_and_a_full_queue_is_waited_for() {
     let harness = Harness::new(scripts);
     let input: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     let answer = embed(&harness, json!({ "input": input, "embd_normalize": -1 })).await.json();
-    let first: Vec<f64> = answer["data"].as_array().unwrap().iter().map(|entry| entry["embedding"][0].as_f64().unwrap()).collect();
+    let first: Vec<f64> = answer["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["embedding"][0].as_f64().unwrap())
+        .collect();
     assert_eq!(first, (0..100).map(f64::from).collect::<Vec<_>>());
     let full = Harness::new([Script::Refuse(Refusal::QueueFull { limit: 1 })]);
     assert_eq!(embed(&full, json!({ "input": "Hi" })).await.status, 429);
@@ -122,7 +131,9 @@ async fn the_first_failure_is_the_answers_and_cancels_the_rest() {
     let answer = embed(&harness, json!({ "input": ["a", "b"] })).await;
     assert_eq!(answer.status, 503);
     let seen = [harness.next_seen().await, harness.next_seen().await, harness.next_seen().await];
-    assert!(matches!(seen, [Seen::Request(_), Seen::Request(second), Seen::Cancel(cancelled)] if second == cancelled));
+    assert!(
+        matches!(seen, [Seen::Request(_), Seen::Request(second), Seen::Cancel(cancelled)] if second == cancelled)
+    );
 }
 
 #[tokio::test]

@@ -105,8 +105,7 @@ impl Guesses {
             let depth = self.reach.depth.unwrap_or_else(|| self.random.between(1, 16));
             // Of a prompt alone no window is ever sent.
             let limit = open.limit.max(Position(ask.prompt.len() as u32 + 1));
-            let setup =
-                Setup { seq, n_vocab: self.limits.n_vocab, limit, max_in_flight: depth as usize };
+            let setup = Setup { seq, n_vocab: self.limits.n_vocab, limit, max_in_flight: depth as usize };
             let pipeline = Pipeline::new(setup, ask.prompt.clone());
             let proposer = Proposer::new(self.random.fork(), self.limits.n_vocab, self.limits.end_token);
             let running = Running { request, pipeline, n_chunked: 0, chunks_in_flight: 0, width, proposer };
