@@ -158,6 +158,23 @@ def test_a_response_in_the_background_is_cancelled(client):
     assert client.responses.retrieve(response.id).status == "cancelled"
 
 
+def test_texts_are_embedded(client):
+    answer = client.embeddings.create(model=MODEL, input=["A river in Africa", "The Nile", "Bread"])
+    assert [entry.index for entry in answer.data] == [0, 1, 2]
+    assert {len(entry.embedding) for entry in answer.data} == {576}
+    assert all(isinstance(value, float) for entry in answer.data for value in entry.embedding[:3])
+    assert answer.usage.prompt_tokens > 3
+    assert len(client.embeddings.create(model=MODEL, input="Bread", dimensions=8).data[0].embedding) == 8
+
+
+def test_a_prompt_is_echoed_with_its_log_probabilities(client):
+    asked = {"model": MODEL, "prompt": "One, two, three,", "echo": True, "logprobs": 2}
+    logprobs = client.completions.create(**asked, max_tokens=0).choices[0].logprobs
+    assert "".join(logprobs.tokens) == "One, two, three," and logprobs.token_logprobs[0] is None
+    answer = client.completions.create(**asked, max_tokens=2, temperature=0).choices[0]
+    assert len(answer.logprobs.tokens) == len(logprobs.tokens) + 2
+
+
 def test_errors_have_the_clients_own_types(served, client):
     with pytest.raises(openai.NotFoundError) as refused:
         client.chat.completions.create(model="gpt-9", messages=HELLO)

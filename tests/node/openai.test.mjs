@@ -111,6 +111,17 @@ test("a function is run by the client's own loop", async () => {
   assert.equal(asked, 1);
 });
 
+test("texts are embedded", async () => {
+  const asked = { model, input: ["A river in Africa", "Bread"] };
+  const answer = await client.embeddings.create(asked);
+  assert.deepEqual(answer.data.map((entry) => entry.index), [0, 1]);
+  const length = (vector) => Math.hypot(...vector);
+  for (const { embedding } of answer.data) assert.ok(embedding.length === 576 && Math.abs(length(embedding) - 1) < 1e-3);
+  assert.ok(answer.usage.prompt_tokens > 2);
+  const cut = await client.embeddings.create({ ...asked, dimensions: 8, encoding_format: "float" });
+  assert.ok(cut.data.every(({ embedding }) => embedding.length === 8));
+});
+
 test("a form is followed", async () => {
   const answer = await client.chat.completions.create({
     model,

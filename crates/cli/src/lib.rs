@@ -22,6 +22,7 @@ mod line_file;
 mod logging;
 mod otlp;
 pub mod paths;
+mod pooling;
 pub mod progress;
 mod serve;
 mod signals;

@@ -27,7 +27,7 @@ use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
-use crate::{cluster, disk, draft, signals};
+use crate::{cluster, disk, draft, pooling, signals};
 
 /// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
 /// the start, and few conversations are longer.
@@ -305,6 +305,8 @@ fn model_info(
         context,
         trained_context: model.arch_u32("context_length"),
         n_params: Some(n_params),
+        row_width: pooling::row_width(model),
+        pooling: pooling::of(model),
         architecture: model.arch().to_owned(),
         created: modified.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
         fingerprint: format!("fp_{}", slices::short(slices.identity)),

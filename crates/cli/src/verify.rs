@@ -13,7 +13,7 @@ use llama::{EngineConfig, LlamaEngine, Vocab};
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions};
 use protocol::{Generation, KvType, LayerRange, ModelId, Open, Position, RowDtype, SamplerParams, Token};
 use scheduler::{Event, Request};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
 use tokio::sync::watch;
 
 use crate::args::VerifyArgs;
@@ -124,7 +124,8 @@ impl Engine for Recorder {
         for span in spans {
             let rows = row..row + span.n_rows;
             row = rows.end;
-            let logits = span.want_logits.then(|| rows.map(|row| self.engine.logits(row).to_vec()).collect());
+            let logits = (span.want == Want::Logits)
+                .then(|| rows.map(|row| self.engine.logits(row).to_vec()).collect());
             tape.push(Recorded { base: span.base, n_rows: span.n_rows, logits });
         }
         Ok(())
@@ -132,6 +133,10 @@ impl Engine for Recorder {
 
     fn logits(&self, row: usize) -> &[f32] {
         self.engine.logits(row)
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        self.engine.hidden(row)
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
@@ -257,6 +262,7 @@ async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>>
         max_tokens: Some(ANSWER),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,
@@ -265,7 +271,7 @@ async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>>
     let mut answer = Vec::new();
     while let Some(event) = events.recv().await {
         match event {
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Prompt(_) => {}
             Event::Tokens { tokens, .. } => answer.extend(tokens),
             Event::Done { .. } => return Ok(answer),
             Event::Failed(failure) => bail!(failure),
@@ -316,7 +322,8 @@ fn compare(
         let from = call.base.0 as usize;
         let input =
             tokens.get(from..from + call.n_rows).context("the line computed more than it was asked for")?;
-        let span = Span { slot, base: call.base, n_rows: call.n_rows, want_logits: call.logits.is_some() };
+        let want = Want::logits(call.logits.is_some());
+        let span = Span { slot, base: call.base, n_rows: call.n_rows, want };
         whole.run(&[span], Input::Tokens(input), &mut out)?;
         for (row, staged) in call.logits.iter().flatten().enumerate() {
             found.row(staged, whole.logits(row), call.base.plus(row));

@@ -139,6 +139,7 @@ async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (V
         max_tokens: Some(24),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,
@@ -149,7 +150,7 @@ async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (V
     loop {
         let event = tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event in time");
         match event.expect("a last event") {
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Prompt(_) => {}
             Event::Tokens { tokens, .. } => answer.extend(tokens),
             Event::Done { timings, .. } => return (answer, timings),
             Event::Failed(failure) => panic!("{failure}"),

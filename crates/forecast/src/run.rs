@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
                 (0..self.clients).for_each(|_| self.submit_next());
             }
             Event::Started { .. } | Event::Tokens { .. } if self.probe == Some(id) => {}
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Prompt(_) => {}
             Event::Tokens { tokens, .. } => {
                 let (_, answer) = self.running.get_mut(&id).expect("a request that runs");
                 answer.extend(tokens);
@@ -330,6 +330,7 @@ fn request(prompt: &[Token], script: usize, n_answer: usize) -> Request {
         max_tokens: Some(n_answer as u32),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,

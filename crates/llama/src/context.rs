@@ -43,6 +43,7 @@ pub(crate) struct Context {
     /// From `Box::into_raw`; llama.cpp holds the same pointer as user data of the callback.
     tap: Option<NonNull<Tap>>,
     max_rows: u32,
+    keeps_embeddings: bool,
     /// Declared last: the model must outlive the context.
     model: Arc<Model>,
 }
@@ -76,7 +77,7 @@ impl Context {
         };
         // SAFETY: `raw` is the live context just made.
         let batch = unsafe { Batch::new(raw) };
-        let context = Self { raw, batch, tap, max_rows: options.max_rows, model };
+        let context = Self { raw, batch, tap, max_rows: options.max_rows, keeps_embeddings: false, model };
         if options.exact {
             context.use_reference_kernels()?;
         }
@@ -147,6 +148,29 @@ impl Context {
         // SAFETY: a non-null answer points to `n_vocab` floats that stay unchanged until the next call that
         // computes, which needs `&mut self`.
         Some(unsafe { std::slice::from_raw_parts(logits, n_vocab) })
+    }
+
+    /// Whether the following calls keep what the model's last norm makes of their rows. All rows must be flagged as
+    /// outputs then. It costs the output head for each of them, so it is off unless somebody asks.
+    pub(crate) fn set_embeddings(&mut self, keep: bool) {
+        if keep != self.keeps_embeddings {
+            // SAFETY: the context is live and idle; the call sets a flag that the next one reads.
+            unsafe { sys::llama_set_embeddings(self.raw.as_ptr(), keep) };
+            self.keeps_embeddings = keep;
+        }
+    }
+
+    /// What the model's last norm made of a row of the last batch; none unless that was to be kept.
+    pub(crate) fn embedding(&self, row: usize) -> Option<&[f32]> {
+        let row = i32::try_from(row).ok().filter(|_| self.keeps_embeddings)?;
+        // SAFETY: the context is live and idle; an index without output is answered with null.
+        let values = unsafe { sys::llama_get_embeddings_ith(self.raw.as_ptr(), row) };
+        if values.is_null() {
+            return None;
+        }
+        // SAFETY: without pooling, which the context's parameters rule out, a non-null answer points to as many floats as
+        // the model puts out per row; they stay unchanged until the next call that computes, which needs `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(values, self.model.output_width()) })
     }
 
     /// Removes a slot's positions from `len` on. False if the memory cannot be cut there.
@@ -248,6 +272,8 @@ fn parameters(options: &ContextOptions) -> sys::llama_context_params {
     // One stream per slot, and windows that can always be rewound (ARCHITECTURE.md, "KV layout").
     params.kv_unified = false;
     params.swa_full = options.swa_full;
+    // Prompts go through in pieces that llama.cpp could not pool: the stage does it.
+    params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
     params.no_perf = true;
     params
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::{KvType, Open, Position, Token};
-use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span};
+use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
 
 use crate::LoadError;
 use crate::constrain::GrammarCache;
@@ -114,8 +114,8 @@ pub struct LlamaEngine {
     grammars: GrammarCache,
     /// Scratch: rows on the way into the batch.
     rows: Vec<f32>,
-    /// Which rows of the last call have logits.
-    outputs: Vec<bool>,
+    /// What each row of the last call has left behind (tail only).
+    left: Vec<Want>,
 }
 
 impl LlamaEngine {
@@ -160,7 +160,7 @@ impl LlamaEngine {
         Ok(Self {
             held: vec![0; usize::from(config.n_slots)],
             input_scale: role.input_scale,
-            outputs: Vec::new(),
+            left: Vec::new(),
             rows: Vec::new(),
             context,
             shape,
@@ -223,12 +223,12 @@ impl LlamaEngine {
             self.rows = rows;
             return filled;
         }
-        let is_tail = self.shape.is_tail;
+        let all = !self.shape.is_tail || wants_hidden(spans);
         let batch = self.context.batch();
         let mut tokens = tokens.iter();
         for span in spans {
             for (row, token) in tokens.by_ref().take(span.n_rows).enumerate() {
-                let output = !is_tail || span.want_logits;
+                let output = all || span.want == Want::Logits;
                 if !batch.push_token(span.slot, span.base.0 + row as u32, *token, output) {
                     return Err(refused(&format!("token {token} is not in the vocabulary")));
                 }
@@ -238,12 +238,12 @@ impl LlamaEngine {
     }
 
     fn fill_rows(&mut self, spans: &[Span], rows: &[f32]) -> Result<(), EngineError> {
-        let is_tail = self.shape.is_tail;
+        let all = !self.shape.is_tail || wants_hidden(spans);
         let batch = self.context.batch();
         let mut rows = rows.chunks_exact(self.shape.row_width);
         for span in spans {
             for (row, values) in rows.by_ref().take(span.n_rows).enumerate() {
-                let output = !is_tail || span.want_logits;
+                let output = all || span.want == Want::Logits;
                 if !batch.push_row(span.slot, span.base.0 + row as u32, values, output) {
                     return Err(refused("llama.cpp does not take a row of this width"));
                 }
@@ -297,6 +297,11 @@ impl LlamaEngine {
     }
 }
 
+/// Whether a call must keep hidden rows. llama.cpp does it for all rows or for none.
+fn wants_hidden(spans: &[Span]) -> bool {
+    spans.iter().any(|span| span.want == Want::Hidden)
+}
+
 fn refused(what: &str) -> EngineError {
     EngineError { reason: format!("the engine refused {what}") }
 }
@@ -346,23 +351,28 @@ impl Engine for LlamaEngine {
 
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
         out.clear();
-        self.outputs.clear();
+        self.left.clear();
         let n_rows = self.check_spans(spans)?;
+        self.context.set_embeddings(self.shape.is_tail && wants_hidden(spans));
         self.fill(spans, n_rows, input)?;
         for span in spans {
             self.held[usize::from(span.slot.0)] = span.base.0 + span.n_rows as u32;
         }
         self.compute(n_rows, out)?;
         if self.shape.is_tail {
-            self.outputs
-                .extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want_logits, span.n_rows)));
+            self.left.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)));
         }
         Ok(())
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        assert!(self.outputs.get(row) == Some(&true), "row {row} of the last call has no logits");
+        assert!(self.left.get(row) == Some(&Want::Logits), "row {row} of the last call has no logits");
         self.context.logits(row, self.shape.n_vocab).expect("llama.cpp keeps the logits of every flagged row")
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        assert!(self.left.get(row) == Some(&Want::Hidden), "row {row} of the last call has no hidden row");
+        self.context.embedding(row).unwrap_or_default()
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {

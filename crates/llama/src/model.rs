@@ -89,6 +89,13 @@ impl Model {
         usize::try_from(width).unwrap_or(0)
     }
 
+    /// Values in a row behind the last norm.
+    pub(crate) fn output_width(&self) -> usize {
+        // SAFETY: the model is live.
+        let width = unsafe { sys::llama_model_n_embd_out(self.raw.as_ptr()) };
+        usize::try_from(width).unwrap_or(0)
+    }
+
     /// Vocabulary entries, also of a model without a tokenizer.
     pub(crate) fn n_tokens(&self) -> usize {
         // SAFETY: the vocabulary belongs to the live model.

@@ -8,6 +8,7 @@
 
 mod control;
 mod handshake;
+mod prompt;
 mod reader;
 mod sampling;
 #[cfg(test)]

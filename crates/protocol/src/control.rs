@@ -1,8 +1,8 @@
 //! Control messages: between the front and one stage, directly or passed on by the stages between.
 
 use crate::{
-    Epoch, Generation, LayerRange, ModelId, NodeId, Position, RowDtype, SeqId, StageIndex, StageTiming,
-    Token, Verdict,
+    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PromptPart, RowDtype, SeqId, StageIndex,
+    StageTiming, Token, Verdict,
 };
 
 /// A message on its way to a stage. A stage that is not `to` passes it on.
@@ -127,6 +127,8 @@ pub enum Report {
     State(StageState),
     /// From the tail: a window was checked.
     Verdict(Box<Verdict>),
+    /// From the tail: something that was wanted of a prompt, before the report on the chunk that it is of.
+    Prompt(Box<PromptPart>),
     /// From the tail: a chunk passed through the whole line.
     Progress(Progress),
     /// From the tail: the sequence's `Close` passed through the whole line, its memory is free everywhere.

@@ -11,6 +11,7 @@ mod handshake;
 mod ids;
 pub mod limits;
 pub mod noise;
+mod prompt;
 mod rows;
 mod sampling;
 mod work;
@@ -24,6 +25,7 @@ pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason,
 pub use ids::{
     Epoch, Generation, LayerRange, ModelId, NodeId, Position, PrefixKey, SeqId, StageIndex, Token, WindowId,
 };
+pub use prompt::{Found, HiddenRows, OfPrompt, Pooling, PromptPart};
 pub use rows::{RowDtype, RowError, Rows};
 pub use sampling::{After, DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams};
 pub use work::{

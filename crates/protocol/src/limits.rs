@@ -18,6 +18,8 @@ pub const MAX_SLOTS: u16 = 1024;
 pub const MAX_TEXT: usize = 4096;
 /// Alternatives per token in log-probabilities: OpenAI allows 20, vLLM more on request.
 pub const MAX_TOP_LOGPROBS: u8 = 64;
+/// Values of hidden rows in one part of what a prompt gives: some rows of any model, 2 MiB.
+pub const MAX_PART_VALUES: usize = 512 << 10;
 /// Entries of `logit_bias`: OpenAI's clients send at most 300; grammars of a few thousand ids exist.
 pub const MAX_LOGIT_BIAS: usize = 8192;
 /// Sequence breakers of DRY, and bytes in each.

@@ -1,6 +1,6 @@
 //! Work frames: what travels down the line in order, and the verdict that comes back.
 
-use crate::{Epoch, Position, PrefixKey, Rows, SamplerParams, SeqId, Token, WindowId};
+use crate::{Epoch, OfPrompt, Position, PrefixKey, Rows, SamplerParams, SeqId, Token, WindowId};
 
 /// One frame on the way from the front through every stage to the tail.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ impl Company {
 pub enum Work {
     /// A sequence begins.
     Open(Box<Open>),
-    /// A piece of the prompt; asks for no logits.
+    /// A piece of the prompt; asks for no tokens.
     Chunk(Chunk),
     /// Tokens to be checked.
     Window(Window),
@@ -124,6 +124,8 @@ pub struct Open {
     pub ignore_eos: bool,
     /// How many alternatives a verdict reports per token; `None` for no log-probabilities at all.
     pub top_logprobs: Option<u8>,
+    /// What is wanted of the prompt itself; only of one that starts with nothing.
+    pub of_prompt: Option<OfPrompt>,
     /// Tokens at positions `0..start`, for penalties and drafts.
     pub history: Vec<Token>,
 }
@@ -148,6 +150,8 @@ pub struct Chunk {
     pub base: Position,
     /// The tokens; at least one.
     pub tokens: Vec<Token>,
+    /// The prompt's next token, which the last row predicts; only for [`OfPrompt::Logprobs`], and not behind its end.
+    pub follows: Option<Token>,
 }
 
 /// A claim: "the tokens at positions `base..base + tokens.len()` are these". The first one is a claim too.

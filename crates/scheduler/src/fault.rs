@@ -46,6 +46,28 @@ pub enum ReportFault {
         /// What was asked for.
         expected: usize,
     },
+    /// Something about a prompt that is not what was wanted, or not what comes next.
+    #[error("sequence {seq}: {n_found} results of its prompt from {base} on, expected was {expected}")]
+    OfPrompt {
+        /// The sequence.
+        seq: SeqId,
+        /// Where the report begins.
+        base: Position,
+        /// What it holds.
+        n_found: u32,
+        /// Where it should begin.
+        expected: u32,
+    },
+    /// A chunk has passed, but not all that was wanted of it has come.
+    #[error(
+        "sequence {seq}: its prompt is computed up to {next}, but not all that was wanted of it has come"
+    )]
+    PromptUntold {
+        /// The sequence.
+        seq: SeqId,
+        /// The first position not computed.
+        next: Position,
+    },
     /// Progress that is not the end of the oldest chunk in flight.
     #[error("sequence {seq}: progress to {next}, expected {}", expected.map_or_else(|| "none".into(), |p| p.to_string()))]
     Progress {

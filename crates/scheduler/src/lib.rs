@@ -10,6 +10,7 @@ mod drafting;
 mod fault;
 mod groups;
 mod journal;
+mod meter;
 mod movement;
 mod prefixes;
 mod probe;
@@ -19,6 +20,7 @@ mod scheduler;
 mod sequence;
 mod shelf;
 mod status;
+mod wanted;
 
 pub use config::Config;
 pub use drafting::Drafting;

@@ -79,6 +79,7 @@ impl Moved {
             }
             Report::Progress(progress) => Some((progress.seq, Self::Progress { end: progress.next.0 })),
             Report::State(_)
+            | Report::Prompt(_)
             | Report::Closed(_)
             | Report::Fault(_)
             | Report::Counters(_)
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_chunk_is_known_by_its_end_and_a_window_by_its_number() {
         let (seq, tokens) = (SeqId(7), vec![Token(1), Token(2)]);
-        let chunk = Work::Chunk(Chunk { seq, base: Position(10), tokens: tokens.clone() });
+        let chunk = Work::Chunk(Chunk { seq, base: Position(10), tokens: tokens.clone(), follows: None });
         assert_eq!(Moved::sent(&chunk), Some(Moved::Chunk { end: 12, rows: 2 }));
         let progress = Report::Progress(Progress { seq, next: Position(12), timings: Vec::new() });
         assert_eq!(Moved::heard(&progress), Some((seq, Moved::Progress { end: 12 })));

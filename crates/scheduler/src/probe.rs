@@ -28,6 +28,7 @@ impl Scheduler {
             max_tokens: Some(width),
             ignore_eos: true,
             top_logprobs: None,
+            of_prompt: None,
             client: 0,
             priority: 0,
             namespace: None,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use protocol::Token;
 use spec::Proposer;
 
-use crate::sequence::{Guessing, Meter};
+use crate::meter::{Guessing, Meter};
 use crate::{Client, Failure, Request, RequestId};
 
 /// Clients whose last turn is remembered; beyond that those forgotten that have nothing waiting.
@@ -63,6 +63,8 @@ pub(crate) struct Past {
     pub(crate) text: Vec<Token>,
     /// Prompt tokens that were resident when it began.
     pub(crate) n_cached: u32,
+    /// How much of what is wanted of the prompt its caller has heard.
+    pub(crate) told: u32,
     /// Mirostat's state after the last token.
     pub(crate) mu: Option<f32>,
     pub(crate) meter: Meter,
@@ -205,6 +207,7 @@ mod tests {
             max_tokens: None,
             ignore_eos: false,
             top_logprobs: None,
+            of_prompt: None,
             client,
             priority,
             namespace: None,

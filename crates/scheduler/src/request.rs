@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{SamplerParams, StageTiming, Token, TokenLogprobs};
+use protocol::{Found, OfPrompt, SamplerParams, StageTiming, Token, TokenLogprobs};
 use spec::{InFlight, Tally};
 
 use crate::prefixes::Namespace;
@@ -25,12 +25,15 @@ pub struct Request {
     pub seed: u64,
     /// Which choice this is; part of the noise's key.
     pub choice: u32,
-    /// Tokens to generate at most; `None` is the rest of the context. Clamped to the context.
+    /// Tokens to generate at most; `None` is the rest of the context. Clamped to the context. 0 is for requests that want
+    /// something of their prompt only; for an embedding it does not matter, nothing is generated.
     pub max_tokens: Option<u32>,
     /// Go on after an end-of-generation token.
     pub ignore_eos: bool,
     /// Alternatives per token in log-probabilities; `None` for none at all.
     pub top_logprobs: Option<u8>,
+    /// What is wanted of the prompt itself. All of it is computed then, whatever is resident.
+    pub of_prompt: Option<OfPrompt>,
     /// Who asks: clients take turns.
     pub client: Client,
     /// The lower the more urgent; 0 is usual. Who is more urgent goes first, and interrupts who is less.
@@ -40,6 +43,14 @@ pub struct Request {
     /// What the caller expects the answer to be, to be guessed from; it changes how fast the answer comes and nothing
     /// else. What exceeds the context is ignored.
     pub prediction: Option<Vec<Token>>,
+}
+
+impl Request {
+    /// Whether nothing is generated: it is done when its prompt is.
+    #[must_use]
+    pub const fn is_prompt_only(&self) -> bool {
+        matches!(self.of_prompt, Some(OfPrompt::Embedding(_))) || matches!(self.max_tokens, Some(0))
+    }
 }
 
 /// Why a request was not taken.
@@ -53,7 +64,7 @@ pub enum Refusal {
         /// Positions per sequence.
         context: u32,
     },
-    /// `max_tokens` is 0. A client's error.
+    /// `max_tokens` is 0, and nothing is wanted of the prompt. A client's error.
     #[error("max_tokens is 0: ask for at least one token")]
     NothingToGenerate,
     /// A prompt without tokens. A client's error.
@@ -73,7 +84,8 @@ pub enum Refusal {
     NotReady,
 }
 
-/// What happens to a request, in order: `Started`, any number of `Tokens`, then exactly one of `Done` and `Failed`.
+/// What happens to a request, in order: `Started`, any number of `Prompt` and then of `Tokens`, then exactly one of `Done`
+/// and `Failed`.
 /// A second `Started`, before any token, takes back the first: a stage had lost what was resident. A request that
 /// leaves the queue by cancellation or by its deadline has only the last.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +97,8 @@ pub enum Event {
         /// Time in the queue.
         queued: Duration,
     },
+    /// A part of what is wanted of the prompt was found. The parts come in order, each once.
+    Prompt(Found),
     /// Tokens were committed.
     Tokens {
         /// In order; at least one. Includes an end-of-generation token.

@@ -14,9 +14,10 @@ use protocol::{Frame, Hint, PrefixKey, SeqId, Token, Work, limits};
 use spec::{Draft, Line, Pace, Proposer};
 
 use crate::groups::Load;
+use crate::meter::Guessing;
 use crate::prefixes::{Namespace, Prefixes};
 use crate::queue::{Patience, Queue, Waiting};
-use crate::sequence::{Guessing, Sequence};
+use crate::sequence::Sequence;
 use crate::shelf::{Shelf, Shelved};
 use crate::{
     Config, Drafting, Event, Failure, Finish, Refusal, Request, RequestId, SequenceStatus, Stats, Timings,
@@ -299,11 +300,12 @@ impl Scheduler {
         if request.prompt.is_empty() {
             return Err(Refusal::EmptyPrompt);
         }
-        if request.max_tokens == Some(0) {
+        if request.max_tokens == Some(0) && request.of_prompt.is_none() {
             return Err(Refusal::NothingToGenerate);
         }
         let context = self.config.context;
-        if request.prompt.len() >= context as usize {
+        let least_answer = usize::from(!request.is_prompt_only());
+        if request.prompt.len() + least_answer > context as usize {
             let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
             return Err(Refusal::ContextLength { prompt, context });
         }

@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
-use protocol::{Chunk, Position, Progress, Reuse, SeqId, StageTiming, Token, Verdict, Work};
+use protocol::{Chunk, Found, Position, Progress, PromptPart, Reuse, SeqId, Token, Verdict, Work};
 use spec::{
-    Answered, Draft, InFlight, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
-    Tally, TextChange,
+    Answered, Draft, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, TextChange,
 };
 
 use crate::chunks::Chunks;
+use crate::meter::{Guessing, Meter};
 use crate::queue::Past;
-use crate::{Config, Loops, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
+use crate::wanted::Wanted;
+use crate::{Config, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
 /// A sequence on the line, from its `Open` until its `Closed` has come back.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ pub(crate) struct Sequence {
     n_cached: u32,
     /// Tokens that were known when it was opened: the prompt, and what had been generated before an interruption.
     n_text: u32,
+    /// What is wanted of the prompt, if anything is left to be told.
+    wanted: Option<Wanted>,
+    /// Of that, what had been told when the sequence began.
+    told: u32,
     /// Mirostat's state after the last token.
     mu: Option<f32>,
     /// Of the sequences that the request was before.
@@ -66,6 +71,8 @@ pub(crate) struct Start {
     pub(crate) start: Position,
     /// Which one.
     pub(crate) reuse: Option<Reuse>,
+    /// What is wanted of the prompt, if anything is left to be told.
+    pub(crate) wanted: Option<Wanted>,
     /// What was interrupted, if anything was.
     pub(crate) past: Option<Past>,
     pub(crate) limit: Position,
@@ -83,11 +90,12 @@ impl Sequence {
         let fresh = || Past {
             text: Vec::new(),
             n_cached: start.start.0,
+            told: 0,
             mu: None,
             meter: Meter::new(start.now),
             guessing: Guessing::default(),
         };
-        let Past { n_cached, mu, meter, guessing, .. } = start.past.unwrap_or_else(fresh);
+        let Past { n_cached, told, mu, meter, guessing, .. } = start.past.unwrap_or_else(fresh);
         Self {
             seq: start.seq,
             request: start.request,
@@ -95,6 +103,8 @@ impl Sequence {
             reuse: start.reuse,
             n_cached,
             n_text: start.text.len() as u32,
+            wanted: start.wanted,
+            told,
             mu,
             guessed: guessing,
             limit: start.limit,
@@ -124,16 +134,27 @@ impl Sequence {
     /// What the sequence may send now, if anything: the next chunk, or the next window.
     pub(crate) fn next_work(&mut self, config: &Config, line: Line<'_>, now: Duration) -> Option<Work> {
         if let Phase::Prefill { text, next } = &mut self.phase {
-            let n_left = text.len() - 1 - *next;
+            let is_whole = self.asked.is_prompt_only();
+            let n_left = text.len() - usize::from(!is_whole) - *next;
             if n_left > 0 {
                 if self.chunks.len() >= config.max_chunks_in_flight as usize {
                     return None;
                 }
                 let base = *next;
-                *next += n_left.min(self.chunks.next_rows(config, line));
+                let most = self.wanted.map_or(usize::MAX, |_| Wanted::most_rows(config));
+                *next += n_left.min(self.chunks.next_rows(config, line)).min(most);
                 self.chunks.sent(Position(*next as u32));
                 let tokens = text[base..*next].to_vec();
-                return Some(Work::Chunk(Chunk { seq: self.seq, base: Position(base as u32), tokens }));
+                let follows = self.wanted.and_then(|wanted| wanted.follows(text, *next));
+                return Some(Work::Chunk(Chunk {
+                    seq: self.seq,
+                    base: Position(base as u32),
+                    tokens,
+                    follows,
+                }));
+            }
+            if is_whole {
+                return None;
             }
             let max_in_flight = Speculation::max_in_flight();
             let start = spec::Start {
@@ -173,12 +194,23 @@ impl Sequence {
         self.is_drafted
     }
 
-    /// The tail has passed the oldest chunk in flight.
-    pub(crate) fn handle_progress(&mut self, progress: &Progress, pace: &Pace) -> Result<(), ReportFault> {
+    /// A part of what is wanted of the prompt has come; what of it the caller has not heard.
+    pub(crate) fn handle_prompt(&mut self, part: PromptPart) -> Result<Option<Found>, ReportFault> {
+        let PromptPart { seq, base, .. } = part;
+        let n_found = part.found.len() as u32;
+        let unasked = ReportFault::OfPrompt { seq, base, n_found, expected: 0 };
+        self.wanted.as_mut().ok_or(unasked)?.hear(part)
+    }
+
+    /// The tail has passed the oldest chunk in flight. Whether that was all that the request wants.
+    pub(crate) fn handle_progress(&mut self, progress: &Progress, pace: &Pace) -> Result<bool, ReportFault> {
         let passed = self.chunks.passed(progress, pace);
         passed.map_err(|expected| ReportFault::Progress { seq: self.seq, next: progress.next, expected })?;
+        if self.wanted.is_some_and(|wanted| !wanted.is_up_to(progress.next)) {
+            return Err(ReportFault::PromptUntold { seq: self.seq, next: progress.next });
+        }
         self.passed = Some(progress.next);
-        Ok(())
+        Ok(self.asked.is_prompt_only() && progress.next.0 == self.n_text)
     }
 
     /// Commits a verdict.
@@ -216,9 +248,9 @@ impl Sequence {
         in_flight
     }
 
-    /// Positions whose input is certain: all but the last token's, which was never one.
+    /// Positions whose input is certain: all but the last token's, which was never one, unless nothing is generated.
     pub(crate) fn inputs(&self) -> Position {
-        Position(self.positions().max(self.n_text) - 1)
+        Position(self.positions().max(self.n_text) - u32::from(!self.asked.is_prompt_only()))
     }
 
     /// What became of the request, for its caller; it ends now.
@@ -335,12 +367,13 @@ impl Sequence {
         let text = self.text().to_vec();
         let mut guessing = self.guessed;
         guessing.add(&self.guessing_at_end());
-        Past { text, n_cached: self.n_cached, mu: self.mu, meter: self.meter.clone(), guessing }
+        let told = self.wanted.map_or(self.told, |wanted| wanted.told());
+        Past { text, n_cached: self.n_cached, told, mu: self.mu, meter: self.meter.clone(), guessing }
     }
 
-    /// Whether the request was another sequence before.
+    /// Whether the request was another sequence before, and its caller has heard something of it.
     pub(crate) const fn was_interrupted(&self) -> bool {
-        self.n_text > self.asked.prompt.len() as u32
+        self.n_text > self.asked.prompt.len() as u32 || self.told > 0
     }
 
     /// The sources that its caller brought; it goes on without them.
@@ -381,91 +414,4 @@ impl Sequence {
     }
 }
 
-/// What a sequence's windows came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Guessing {
-    pub(crate) windows: spec::Stats,
-    pub(crate) tally: Tally,
-    pub(crate) in_flight: InFlight,
-    pub(crate) epochs: u32,
-}
-
-/// Where a sequence's time goes.
-#[derive(Clone, Debug)]
-pub(crate) struct Meter {
-    started: Duration,
-    /// When the first and the latest token were committed.
-    tokens: Option<(Duration, Duration)>,
-    loops: Loops,
-    stages: Vec<StageTiming>,
-}
-
-impl Past {
-    /// Its figures, should it end now.
-    pub(crate) fn timings(&self, prompt_tokens: u32, now: Duration) -> Timings {
-        Timings {
-            prompt_tokens,
-            cached_tokens: self.n_cached,
-            generated_tokens: (self.text.len() as u32).saturating_sub(prompt_tokens),
-            ..self.meter.timings(now, &self.guessing)
-        }
-    }
-}
-
-impl Guessing {
-    fn add(&mut self, other: &Self) {
-        self.windows.add(&other.windows);
-        self.tally.add(&other.tally);
-        self.in_flight.add(&other.in_flight);
-        self.epochs += other.epochs;
-    }
-}
-
-impl Meter {
-    const fn new(now: Duration) -> Self {
-        Self {
-            started: now,
-            tokens: None,
-            loops: Loops { windows: 0, total_us: 0, waited_us: 0 },
-            stages: Vec::new(),
-        }
-    }
-
-    fn answered(&mut self, took: Duration, timings: &[StageTiming]) {
-        self.loops.add(took, timings);
-        if self.stages.len() < timings.len() {
-            self.stages.resize(timings.len(), StageTiming::default());
-        }
-        for (sum, one) in self.stages.iter_mut().zip(timings) {
-            sum.queue_us = sum.queue_us.saturating_add(one.queue_us);
-            sum.compute_us = sum.compute_us.saturating_add(one.compute_us);
-            sum.batch_rows = sum.batch_rows.saturating_add(one.batch_rows);
-        }
-    }
-
-    fn committed(&mut self, now: Duration) {
-        let first = self.tokens.map_or(now, |(first, _)| first);
-        self.tokens = Some((first, now));
-    }
-
-    /// Everything but the numbers of tokens.
-    fn timings(&self, now: Duration, guessing: &Guessing) -> Timings {
-        let (first, last) = self.tokens.unwrap_or((now, now));
-        Timings {
-            prompt_time: first.saturating_sub(self.started),
-            generation_time: last.saturating_sub(first),
-            drafted: guessing.windows.proposed,
-            accepted: guessing.windows.accepted,
-            guesses: Box::new(guessing.tally),
-            windows: guessing.windows.windows,
-            live_windows: guessing.windows.live_windows,
-            stale_windows: guessing.windows.stale_windows,
-            in_flight: guessing.in_flight,
-            epochs: guessing.epochs,
-            loop_time: self.loops.mean(),
-            ideal_time: self.loops.ideal(),
-            stages: self.stages.clone(),
-            ..Timings::default()
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::Token;
+use protocol::{Found, Token, TokenLogprobs};
 use scheduler::{Event, Finish, Request, Timings};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -29,6 +29,8 @@ pub(crate) enum Step {
 /// More of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
+    /// Of the prompt's tokens but the first, if asked for; before anything of the answer.
+    pub prompt: Option<Vec<TokenLogprobs>>,
     pub parts: Vec<Part>,
     /// Of the tokens whose text begins here, if asked for.
     pub logprobs: Vec<TokenInfo>,
@@ -36,7 +38,7 @@ pub(crate) struct Delta {
 
 impl Delta {
     pub(crate) const fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.logprobs.is_empty()
+        self.prompt.is_none() && self.parts.is_empty() && self.logprobs.is_empty()
     }
 }
 
@@ -75,6 +77,8 @@ pub(crate) struct Generation {
     listed: Listed,
     text: AnswerText,
     turn: Turn,
+    /// What is known of the prompt, until all that is wanted is.
+    prompt: Option<Awaited>,
     /// Parts and log-probabilities that have not gone out.
     ready: Delta,
     metrics: Arc<Metrics>,
@@ -84,6 +88,13 @@ pub(crate) struct Generation {
     /// Where it is noted how it went. Behind the submission: what it says when it is dropped is noted, too.
     traced: Option<ChoiceTrace>,
     ended: bool,
+}
+
+/// Log-probabilities of a prompt, as they come.
+struct Awaited {
+    found: Vec<TokenLogprobs>,
+    /// How many there will be.
+    n: usize,
 }
 
 impl Drop for Generation {
@@ -117,6 +128,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 max_tokens: options.max_tokens,
                 ignore_eos: options.ignore_eos,
                 top_logprobs: options.top_logprobs,
+                of_prompt: options.of_prompt,
                 client: options.caller.client(),
                 priority: options.priority,
                 namespace,
@@ -137,7 +149,10 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 running,
                 text: AnswerText::new(tokenizer, options.stops.clone(), options.ignore_eos, marks.clone()),
                 turn,
-                ready: Delta { parts, logprobs: Vec::new() },
+                prompt: options
+                    .of_prompt
+                    .map(|_| Awaited { found: Vec::new(), n: prompt.len().saturating_sub(1) }),
+                ready: Delta { parts, ..Delta::default() },
                 metrics: api.metrics().clone(),
                 cached: 0,
                 reasoning: 0,
@@ -171,7 +186,20 @@ impl Generation {
                 error = self.running.over() => return Err(self.fail("failed", error)),
             };
             match event {
-                Some(Event::Started { cached, queued }) => (self.cached, self.queued) = (cached, queued),
+                Some(Event::Started { cached, queued }) => {
+                    (self.cached, self.queued) = (cached, queued);
+                    if let Some(delta) = self.take_prompt() {
+                        return Ok(Some(Step::Delta(delta)));
+                    }
+                }
+                Some(Event::Prompt(found)) => {
+                    if let (Some(awaited), Found::Logprobs(logprobs)) = (&mut self.prompt, found) {
+                        awaited.found.extend(logprobs);
+                    }
+                    if let Some(delta) = self.take_prompt() {
+                        return Ok(Some(Step::Delta(delta)));
+                    }
+                }
                 Some(Event::Tokens { tokens, logprobs }) => {
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
                     self.hear(piece);
@@ -207,6 +235,13 @@ impl Generation {
             }
         }
         Ok(None)
+    }
+
+    /// The prompt's log-probabilities, once all of them are here.
+    fn take_prompt(&mut self) -> Option<Delta> {
+        let Awaited { found, .. } = self.prompt.take_if(|awaited| awaited.found.len() >= awaited.n)?;
+        let ready = std::mem::take(&mut self.ready);
+        Some(Delta { prompt: Some(found), ..ready })
     }
 
     fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
@@ -258,7 +293,7 @@ impl Generation {
         let last_word = async {
             loop {
                 match self.submission.next().await {
-                    Some(Event::Started { .. } | Event::Tokens { .. }) => {}
+                    Some(Event::Started { .. } | Event::Prompt(_) | Event::Tokens { .. }) => {}
                     Some(Event::Done { timings, .. }) => return Some(timings),
                     Some(Event::Failed(_)) | None => return None,
                 }

@@ -17,7 +17,7 @@ use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::messages::{self, MessagesError};
-use crate::{console, events, limits, openapi, responses, routes, trace, utility};
+use crate::{console, embeddings, events, limits, openapi, responses, routes, trace, utility};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
@@ -45,6 +45,7 @@ pub fn router(api: Api) -> Router {
         .route("/v1/models/{*id}", get(routes::model))
         .route("/v1/chat/completions", post(routes::chat))
         .route("/v1/completions", post(routes::completions))
+        .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))

@@ -18,6 +18,13 @@ pub(crate) const MAX_RESPONSES: usize = 1024;
 pub(crate) const MAX_RESPONSES_BYTES: usize = 64 << 20;
 /// Choices of one request, prompts times `n`: OpenAI's limit on `n`.
 pub(crate) const MAX_CHOICES: usize = 128;
+/// Texts in one request for embeddings: OpenAI's limit.
+pub(crate) const MAX_INPUTS: usize = 2048;
+/// Numbers in one answer with embeddings: as many texts of a model with 8192 values per row, 64 MiB.
+pub(crate) const MAX_EMBEDDING_VALUES: u64 = 16 << 20;
+/// Texts of one request for embeddings that are on the line or wait for it: as many as keep a large line busy, and a
+/// quarter of the queue.
+pub(crate) const EMBEDDINGS_AT_ONCE: usize = 32;
 /// Stop strings. OpenAI allows 4, clients of llama.cpp send a dozen.
 pub(crate) const MAX_STOPS: usize = 32;
 /// Bytes in one stop string; bounds the text held back and the work per token.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::TokenLogprobs;
 use scheduler::Timings;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::answer::TokenInfo;
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
+use crate::legacy::{self, Echo, Entry};
 use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
 use crate::{SourceStatus, Tokenizer, WindowStatus, logprobs};
@@ -18,8 +20,8 @@ use crate::{SourceStatus, Tokenizer, WindowStatus, logprobs};
 pub(crate) enum Form {
     /// With calls as OpenAI had them before tools, if `functions`.
     Chat { functions: bool },
-    /// `echo` holds the text that every choice begins with, one per prompt; empty for none.
-    Completion { echo: Vec<String> },
+    /// `echo` holds what every choice begins with, one per prompt; empty for none.
+    Completion { echo: Vec<Echo> },
 }
 
 /// What all parts of one answer share.
@@ -61,12 +63,15 @@ impl Wire for ReplyStream {
     }
 
     fn delta(&mut self, index: usize, delta: Delta) -> Vec<Frame> {
-        let Delta { mut parts, logprobs } = delta;
-        if parts.is_empty() {
+        let Delta { prompt, mut parts, logprobs } = delta;
+        if parts.is_empty() && (prompt.is_none() || !logprobs.is_empty()) {
             parts.push(Part::Text(String::new()));
         }
-        let mut logprobs = self.reply.logprobs(&logprobs).filter(|_| !logprobs.is_empty());
-        let mut frames = Vec::with_capacity(parts.len());
+        let mut frames = Vec::with_capacity(parts.len() + 1);
+        if let Some(chunk) = prompt.and_then(|prompt| self.reply.echoed(index, &prompt)) {
+            frames.push(Frame::data(&chunk));
+        }
+        let mut logprobs = self.reply.logprobs(index, None, &logprobs).filter(|_| !logprobs.is_empty());
         for part in parts {
             self.calls[index] += usize::from(matches!(part, Part::Call { .. }));
             let chunk = self.reply.delta(index, part, self.calls[index], logprobs.take());
@@ -125,11 +130,25 @@ impl Reply {
                 });
                 Some(self.chunk(vec![choice]))
             }
-            Form::Completion { echo } => {
-                let text = echo.get(index / self.n)?;
-                let logprobs = self.logprobs(&[]);
-                Some(self.delta(index, Part::Text(text.clone()), 0, logprobs))
+            // With log-probabilities it waits for those of the prompt.
+            Form::Completion { .. } if self.top_logprobs.is_some() => None,
+            Form::Completion { .. } => {
+                Some(self.delta(index, Part::Text(self.echo(index)?.text.clone()), 0, None))
             }
+        }
+    }
+
+    /// The chunk that opens a choice with its prompt and the log-probabilities of that.
+    fn echoed(&self, index: usize, prompt: &[TokenLogprobs]) -> Option<Value> {
+        let logprobs = self.logprobs(index, Some(prompt), &[])?;
+        Some(self.delta(index, Part::Text(self.echo(index)?.text.clone()), 0, Some(logprobs)))
+    }
+
+    /// What a choice begins with.
+    fn echo(&self, index: usize) -> Option<&Echo> {
+        match &self.form {
+            Form::Chat { .. } => None,
+            Form::Completion { echo } => echo.get(index / self.n),
         }
     }
 
@@ -195,7 +214,7 @@ impl Reply {
         for (index, (message, ending)) in choices.into_iter().enumerate() {
             usage.add(self, index, &ending);
             let mut choice = self.whole_choice(index, &message);
-            if let Some(logprobs) = self.logprobs(&message.logprobs) {
+            if let Some(logprobs) = self.logprobs(index, message.prompt.as_deref(), &message.logprobs) {
                 choice["logprobs"] = logprobs;
             }
             choice["finish_reason"] = json!(self.finish(&ending));
@@ -241,8 +260,8 @@ impl Reply {
                 }
                 json!({ "index": index, "message": whole })
             }
-            Form::Completion { echo } => {
-                let echo = echo.get(index / self.n).map_or("", String::as_str);
+            Form::Completion { .. } => {
+                let echo = self.echo(index).map_or("", |echo| &echo.text);
                 json!({ "index": index, "text": format!("{echo}{}", message.text) })
             }
         }
@@ -292,41 +311,30 @@ impl Reply {
         answer
     }
 
-    fn logprobs(&self, tokens: &[TokenInfo]) -> Option<Value> {
+    /// Of tokens of a choice, and of its prompt's if they are given.
+    fn logprobs(
+        &self,
+        index: usize,
+        prompt: Option<&[TokenLogprobs]>,
+        tokens: &[TokenInfo],
+    ) -> Option<Value> {
         let top = self.top_logprobs?;
+        let tokenizer = self.tokenizer.as_ref();
         Some(match self.form {
             Form::Chat { .. } => {
                 let content: Vec<Value> =
-                    tokens.iter().map(|info| logprobs::entry(self.tokenizer.as_ref(), info)).collect();
+                    tokens.iter().map(|info| logprobs::entry(tokenizer, info)).collect();
                 json!({ "content": content })
             }
-            Form::Completion { .. } => self.legacy_logprobs(tokens, top),
+            Form::Completion { .. } => {
+                let echo = self.echo(index);
+                let before = echo.map_or(0, |echo| echo.text.chars().count());
+                let prompt = prompt.zip(echo).map(|(found, echo)| Entry::of_prompt(tokenizer, echo, found));
+                let mut entries = prompt.unwrap_or_default();
+                entries.extend(tokens.iter().map(|info| Entry::of_answer(info, before)));
+                legacy::lists(tokenizer, &entries, top)
+            }
         })
-    }
-
-    /// Four lists side by side, as completions had them before chats.
-    fn legacy_logprobs(&self, tokens: &[TokenInfo], top: u8) -> Value {
-        let name =
-            |token| String::from_utf8_lossy(&logprobs::bytes(self.tokenizer.as_ref(), token)).into_owned();
-        let names: Vec<String> = tokens.iter().map(|info| name(info.token)).collect();
-        let logprobs: Vec<f32> = tokens.iter().map(|info| info.logprobs.logprob).collect();
-        let offsets: Vec<usize> = tokens.iter().map(|info| info.start).collect();
-        let tops: Option<Vec<Value>> = (top > 0).then(|| {
-            tokens
-                .iter()
-                .map(|info| {
-                    let mut map: Map<String, Value> = info
-                        .logprobs
-                        .top
-                        .iter()
-                        .map(|&(token, logprob)| (name(token), json!(logprob)))
-                        .collect();
-                    map.entry(name(info.token)).or_insert(json!(info.logprobs.logprob));
-                    Value::Object(map)
-                })
-                .collect()
-        });
-        json!({ "tokens": names, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
     }
 }
 

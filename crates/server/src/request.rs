@@ -2,8 +2,8 @@
 //!
 //! A field that we do not know is ignored. A field that we know and cannot honour is an error that names it.
 
-use protocol::SamplerParams;
 use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
+use protocol::{OfPrompt, SamplerParams};
 use serde_json::{Value, json};
 
 use crate::auth::Caller;
@@ -20,7 +20,7 @@ use crate::{conversation, functions, sampling};
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// More than anybody needs.
-const PRIORITIES: std::ops::RangeInclusive<i64> = -1000..=1000;
+pub(crate) const PRIORITIES: std::ops::RangeInclusive<i64> = -1000..=1000;
 
 /// Fields with a meaning that this build cannot honour. They may be there with a value that asks for nothing.
 pub(crate) const UNSUPPORTED: &[&str] = &[
@@ -76,6 +76,8 @@ pub(crate) struct Options {
     pub form: Option<Form>,
     /// Alternatives per token; absent for no log-probabilities at all.
     pub top_logprobs: Option<u8>,
+    /// What is wanted of the prompt itself.
+    pub of_prompt: Option<OfPrompt>,
     /// Choices per prompt.
     pub n: u32,
     pub stream: bool,
@@ -121,16 +123,25 @@ pub(crate) enum Prompt {
     Tokens(Vec<protocol::Token>),
 }
 
+impl Prompt {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Tokens(tokens) => tokens.is_empty(),
+        }
+    }
+}
+
 impl ChatRequest {
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         refuse(UNSUPPORTED, fields)?;
         refuse(UNSUPPORTED_IN_CHATS, fields)?;
         let mut options = Options::read(fields, n_vocab)?;
-        options.max_tokens = match tokens(fields, "max_completion_tokens")? {
+        options.max_tokens = match tokens(fields, "max_completion_tokens", 1)? {
             Some(limit) => Some(limit),
-            None => match tokens(fields, "max_tokens")? {
+            None => match tokens(fields, "max_tokens", 1)? {
                 Some(limit) => Some(limit),
-                None => tokens(fields, "n_predict")?,
+                None => tokens(fields, "n_predict", 1)?,
             },
         };
         let top = fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?;
@@ -158,8 +169,10 @@ impl CompletionRequest {
         refuse(UNSUPPORTED, fields)?;
         let mut options = Options::read(fields, n_vocab)?;
         const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
-        let mut limits =
-            LIMITS.iter().map(|name| tokens(fields, name)).collect::<Result<Vec<_>, _>>()?.into_iter();
+        let echo = fields.flag("echo")?;
+        // A prompt that is shown need not be gone on from.
+        let read = |name: &&str| tokens(fields, name, u32::from(!echo));
+        let mut limits = LIMITS.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter();
         options.max_tokens = match limits.find_map(|limit| limit) {
             Some(limit) => Some(limit),
             // llama.cpp's clients write -1 for "no limit".
@@ -169,12 +182,13 @@ impl CompletionRequest {
         options.top_logprobs =
             fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
         let best_of = best_of(fields, &options)?;
-        let echo = fields.flag("echo")?;
-        if echo && options.top_logprobs.is_some() {
-            let message = "`echo` with `logprobs` is not supported: leave one of them out";
-            return Err(ApiError::value("echo", message));
-        }
-        let prompts = prompts(fields.get("prompt").ok_or_else(|| ApiError::missing("prompt"))?)?;
+        options.of_prompt = match options.top_logprobs {
+            Some(top) if echo => Some(OfPrompt::Logprobs { top }),
+            // Nobody asks for them, but the prompt is all there is to compute.
+            None if options.max_tokens == Some(0) => Some(OfPrompt::Logprobs { top: 0 }),
+            _ => None,
+        };
+        let prompts = prompts("prompt", fields.get("prompt").ok_or_else(|| ApiError::missing("prompt"))?)?;
         if prompts.len() * options.n.max(best_of) as usize > MAX_CHOICES {
             let message = format!("prompts times `n` (or `best_of`) may be at most {MAX_CHOICES}");
             return Err(ApiError::value("prompt", message));
@@ -205,6 +219,7 @@ impl Options {
             stops: fields.strings("stop", MAX_STOPS, MAX_STOP_BYTES)?,
             form: form(fields)?,
             top_logprobs: None,
+            of_prompt: None,
             n: fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32,
             stream: fields.flag("stream")?,
             include_usage,
@@ -272,18 +287,18 @@ fn seed(fields: &Fields) -> Result<Option<u64>, ApiError> {
     Ok(seed.filter(|&seed| seed != -1).map(i64::cast_unsigned))
 }
 
-/// A token limit; -1 is none, as with llama.cpp.
-fn tokens(fields: &Fields, name: &str) -> Result<Option<u32>, ApiError> {
+/// A token limit of at least `least`; -1 is none, as with llama.cpp.
+fn tokens(fields: &Fields, name: &str, least: u32) -> Result<Option<u32>, ApiError> {
     let limit = fields.integer(name, -1..=i64::from(u32::MAX))?;
     match limit {
-        Some(0) => Err(ApiError::value(name, format!("`{name}` is 0, but must be at least 1"))),
+        Some(0) if least > 0 => Err(ApiError::value(name, format!("`{name}` is 0, but must be at least 1"))),
         // More than any context holds is no limit: the line stops at its own.
-        Some(limit @ 1..) => Ok(Some(limit.min(i64::from(MAX_CONTEXT)) as u32)),
+        Some(limit @ 0..) => Ok(Some(limit.min(i64::from(MAX_CONTEXT)) as u32)),
         _ => Ok(None),
     }
 }
 
-fn refuse(names: &[&str], fields: &Fields) -> Result<(), ApiError> {
+pub(crate) fn refuse(names: &[&str], fields: &Fields) -> Result<(), ApiError> {
     for &name in names {
         if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
             return Err(ApiError::unsupported(name));
@@ -306,23 +321,25 @@ pub(crate) fn asks_for_nothing(name: &str, value: &Value) -> bool {
 }
 
 /// A text, texts, tokens or token lists.
-fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
+pub(crate) fn prompts(name: &str, value: &Value) -> Result<Vec<Prompt>, ApiError> {
     const EXPECTED: &str = "a string, a list of strings, a list of tokens or a list of lists of tokens";
     match value {
         Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
-        Value::Array(list) if list.is_empty() => Err(ApiError::value("prompt", "`prompt` is an empty list")),
+        Value::Array(list) if list.is_empty() => {
+            Err(ApiError::value(name, format!("`{name}` is an empty list")))
+        }
         Value::Array(list) if list.iter().all(Value::is_number) => {
-            Ok(vec![Prompt::Tokens(token_list("prompt", list)?)])
+            Ok(vec![Prompt::Tokens(token_list(name, list)?)])
         }
         Value::Array(list) => list
             .iter()
             .map(|item| match item {
                 Value::String(text) => Ok(Prompt::Text(text.clone())),
-                Value::Array(tokens) => token_list("prompt", tokens).map(Prompt::Tokens),
-                other => Err(fields::wrong("prompt", EXPECTED, other)),
+                Value::Array(tokens) => token_list(name, tokens).map(Prompt::Tokens),
+                other => Err(fields::wrong(name, EXPECTED, other)),
             })
             .collect(),
-        other => Err(fields::wrong("prompt", EXPECTED, other)),
+        other => Err(fields::wrong(name, EXPECTED, other)),
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Ended {
     id: u64,
     /// When it ended, in seconds since 1970.
     at: u64,
-    /// `stop`, `length`, `tool_calls`, `cancelled` or `failed`.
+    /// `stop`, `length`, `tool_calls`, `embedded`, `cancelled` or `failed`.
     finish: &'static str,
     prompt_tokens: u32,
     cached_tokens: u32,

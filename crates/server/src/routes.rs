@@ -16,6 +16,7 @@ use crate::body::Body;
 use crate::chat::Running;
 use crate::error::ApiError;
 use crate::generation::{Generation, Job};
+use crate::legacy::Echo;
 use crate::reply::{Form, Reply, ReplyStream};
 use crate::request::{ChatRequest, CompletionRequest, Options};
 use crate::turn::Reading;
@@ -105,7 +106,7 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
     let CompletionRequest { prompts, suffix, echo, best_of, options } =
         CompletionRequest::read(&fields, model.tokenizer.n_vocab())?;
     let gap = suffix.map(|suffix| prompt::Gap::before(suffix, &model)).transpose()?;
-    let echo =
+    let shown: Vec<String> =
         if echo { prompts.iter().map(|prompt| prompt::shown(&model, prompt)).collect() } else { Vec::new() };
     let prompts: Vec<Vec<Token>> = {
         let model = model.clone();
@@ -119,6 +120,12 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
         .await?
     };
     let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).collect();
+    let has_logprobs = options.top_logprobs.is_some();
+    let echo = |(text, tokens): (String, &Vec<Token>)| {
+        let tokens = if has_logprobs { tokens.clone() } else { Vec::new() };
+        Echo { text, tokens }
+    };
+    let echo = shown.into_iter().zip(&prompts).map(echo).collect();
     let reply = reply(&model, &options, Form::Completion { echo }, prompt_tokens);
     let n = options.n;
     let mut options = Options { caller, trace, ..options };

@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use protocol::{Grammar, StageCounters, Token};
+use protocol::{Grammar, Pooling, StageCounters, Token};
 use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SharedJournal, SourceTally, Tally};
 use serde::Serialize;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -54,6 +54,11 @@ pub struct ModelInfo {
     pub trained_context: Option<u32>,
     /// Parameters, if known.
     pub n_params: Option<u64>,
+    /// Values in a text's embedding.
+    pub row_width: u32,
+    /// How a text's rows become its embedding: as the model's file says, else their mean. None if they are none: the model
+    /// ranks texts, or reads them in both directions.
+    pub pooling: Option<Pooling>,
     /// Architecture name, as in the GGUF (`llama`, `gemma3`).
     pub architecture: String,
     /// When the model's file was made, in seconds since 1970.

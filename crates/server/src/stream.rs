@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use protocol::TokenLogprobs;
 use serde_json::Value;
 
 use crate::answer::TokenInfo;
@@ -55,6 +56,8 @@ pub(crate) trait Wire: Send + 'static {
 /// A whole turn.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
+    /// As [`Delta::prompt`].
+    pub prompt: Option<Vec<TokenLogprobs>>,
     pub reasoning: String,
     pub text: String,
     pub calls: Vec<Call>,
@@ -84,6 +87,7 @@ impl Message {
             }
         }
         self.logprobs.extend(delta.logprobs);
+        self.prompt = delta.prompt.or(self.prompt.take());
     }
 }
 

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use protocol::{End, Epoch, Position, SeqId, StageIndex, Token, WindowId, Work};
+use protocol::{End, Epoch, Found, Position, SeqId, StageIndex, Token, WindowId, Work};
+
+use crate::prompts::Told;
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +22,14 @@ pub enum Violation {
         got: Token,
         /// What it should be; nothing behind the end.
         expected: Option<Token>,
+    },
+    /// Something about a prompt that differs from what one token after another gives.
+    #[error("request {request}: part {part} of what was wanted of its prompt is wrong")]
+    WrongPrompt {
+        /// Which request.
+        request: usize,
+        /// Which part, from 1.
+        part: u32,
     },
     /// An answer that ended too early, or for another reason.
     #[error("request {request} ended with {ending:?} after {n_tokens} of {expected} tokens")]
@@ -161,6 +171,8 @@ pub(crate) struct Stories {
 /// What a request may be told.
 #[derive(Debug)]
 pub(crate) struct Expected {
+    /// What is wanted of its prompt.
+    pub(crate) told: Told,
     /// Of sequential decoding.
     pub(crate) tokens: Vec<Token>,
     pub(crate) end: End,
@@ -175,6 +187,8 @@ pub(crate) struct Expected {
 #[derive(Debug)]
 struct Story {
     expected: Expected,
+    told: Told,
+    n_parts: u32,
     got: Vec<Token>,
     stage: Stage,
     cancelled: bool,
@@ -193,6 +207,8 @@ impl Stories {
     pub(crate) fn new(expected: impl IntoIterator<Item = Expected>) -> Self {
         let story = |expected| Story {
             expected,
+            told: Told::default(),
+            n_parts: 0,
             got: Vec::new(),
             stage: Stage::New,
             cancelled: false,
@@ -216,8 +232,9 @@ impl Stories {
 
     pub(crate) fn started(&mut self, request: usize) {
         // It may begin once more, as long as nobody has heard a token: with a prefix that a stage had lost.
-        let from: &[Stage] =
-            if self.stories[request].got.is_empty() { &[Stage::Waiting, Stage::Running] } else { &[] };
+        let story = &self.stories[request];
+        let is_silent = story.got.is_empty() && story.told.is_empty();
+        let from: &[Stage] = if is_silent { &[Stage::Waiting, Stage::Running] } else { &[] };
         self.step(request, "start", from, Stage::Running);
     }
 
@@ -238,6 +255,17 @@ impl Stories {
         self.line_is_lost = false;
     }
 
+    pub(crate) fn found(&mut self, request: usize, found: Found) {
+        let from: &[Stage] = if self.stories[request].got.is_empty() { &[Stage::Running] } else { &[] };
+        self.step(request, "something about the prompt", from, Stage::Running);
+        let story = &mut self.stories[request];
+        story.told.hear(found);
+        story.n_parts += 1;
+        if story.expected.is_refused || !story.told.begins(&story.expected.told) {
+            self.violations.push(Violation::WrongPrompt { request, part: story.n_parts });
+        }
+    }
+
     pub(crate) fn tokens(&mut self, request: usize, tokens: &[Token]) {
         self.step(request, "tokens", &[Stage::Running], Stage::Running);
         let story = &mut self.stories[request];
@@ -256,7 +284,12 @@ impl Stories {
         self.step(request, "end", &[Stage::Waiting, Stage::Running], Stage::Over);
         let story = &self.stories[request];
         let is_right = match &ending {
-            Ending::Done(end) => story.got.len() == story.expected.tokens.len() && *end == story.expected.end,
+            Ending::Done(end) => {
+                let expected = &story.expected;
+                story.got.len() == expected.tokens.len()
+                    && *end == expected.end
+                    && story.told == expected.told
+            }
             Ending::Cancelled => story.cancelled,
             Ending::LineLost => story.interrupted && story.expected.may_be_lost,
             Ending::TurnedAway => is_queued,
@@ -270,6 +303,10 @@ impl Stories {
 
     pub(crate) fn n_tokens(&self) -> u64 {
         self.stories.iter().map(|story| story.got.len() as u64).sum()
+    }
+
+    pub(crate) fn n_prompt_parts(&self) -> u64 {
+        self.stories.iter().map(|story| u64::from(story.n_parts)).sum()
     }
 
     /// Everything that was wrong, now that nothing can happen any more.

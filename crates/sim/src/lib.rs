@@ -11,6 +11,7 @@ mod front;
 mod known;
 mod line;
 mod network;
+mod prompts;
 mod random;
 mod scenario;
 mod toy;
@@ -23,7 +24,7 @@ use check::{Expected, Stories};
 use front::{Front, Guesses, Reach, Requests};
 use line::Line;
 use network::{Breakage, Network};
-use protocol::SeqId;
+use prompts::Told;
 use random::Random;
 use scenario::Scenario;
 use toy::Flaws;
@@ -81,6 +82,8 @@ pub struct Summary {
     pub requests: u64,
     /// Tokens generated.
     pub tokens: u64,
+    /// Parts of prompts that were told.
+    pub prompt_parts: u64,
     /// Windows sent.
     pub windows: u64,
     /// Of those, made stale.
@@ -129,11 +132,12 @@ pub fn run(plan: &Plan) -> Outcome {
     let driver = plan.driver.unwrap_or_else(|| random.pick(&[Driver::Scheduler, Driver::Guesses]));
     let scenario = Scenario::draw(plan, &mut random);
     let stories = Stories::new(scenario.asks.iter().map(|ask| {
-        let open = ask.open(SeqId(0), scenario.limits.context);
-        let (tokens, end) = toy::sequential(&scenario.model, &open, &ask.prompt);
+        let (tokens, end) = ask.answer(&scenario.model, scenario.limits.context);
+        let told = |wanted| Told::expected(&scenario.model, &ask.prompt, wanted);
+        let told = ask.of_prompt.map(told).unwrap_or_default();
         let (is_refused, may_fail) = (scenario::is_refused(&ask.sampler), scenario.failures > 0);
         let may_be_lost = driver != Driver::Scheduler || scenario.replay_timeout < scenario::AGES;
-        Expected { tokens, end, is_refused, may_fail, may_be_lost }
+        Expected { told, tokens, end, is_refused, may_fail, may_be_lost }
     }));
     let asks = scenario.asks.clone();
     match driver {
@@ -180,6 +184,7 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
     let summary = Summary {
         requests: scenario.asks.len() as u64,
         tokens: front.stories().n_tokens(),
+        prompt_parts: front.stories().n_prompt_parts(),
         windows: guessed.windows,
         stale_windows: guessed.stale_windows,
         dropped_windows: counts.dropped,
@@ -207,6 +212,7 @@ impl Summary {
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.tokens += other.tokens;
+        self.prompt_parts += other.prompt_parts;
         self.windows += other.windows;
         self.stale_windows += other.stale_windows;
         self.dropped_windows += other.dropped_windows;
@@ -232,10 +238,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests, {} tokens, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
+            "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
              {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} faults, {} events",
             self.requests,
             self.tokens,
+            self.prompt_parts,
             self.windows,
             self.stale_windows,
             self.dropped_windows,

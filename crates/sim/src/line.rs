@@ -451,6 +451,7 @@ fn fresh(seq: SeqId) -> Open {
         limit: Position(2),
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         history: Vec::new(),
     }
 }

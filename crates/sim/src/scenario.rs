@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{LayerRange, Open, Position, RowDtype, SamplerParams, SeqId, Token};
+use protocol::{End, LayerRange, OfPrompt, Open, Pooling, Position, RowDtype, SamplerParams, SeqId, Token};
 use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 
@@ -36,6 +36,8 @@ pub(crate) struct Ask {
     pub(crate) choice: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) top_logprobs: Option<u8>,
+    /// What is wanted of the prompt itself.
+    pub(crate) of_prompt: Option<OfPrompt>,
     pub(crate) client: Client,
     pub(crate) priority: i32,
     /// Whose prefixes it shares.
@@ -54,6 +56,7 @@ impl Ask {
             max_tokens: self.max_tokens,
             ignore_eos: self.ignore_eos,
             top_logprobs: self.top_logprobs,
+            of_prompt: self.of_prompt,
             client: self.client,
             priority: self.priority,
             namespace: self.namespace,
@@ -64,6 +67,7 @@ impl Ask {
     pub(crate) fn open(&self, seq: SeqId, context: u32) -> Open {
         let n_prompt = self.prompt.len() as u32;
         let room = context - n_prompt;
+        let most = if self.is_prompt_only() { Some(0) } else { self.max_tokens };
         Open {
             seq,
             start: Position(0),
@@ -71,11 +75,25 @@ impl Ask {
             seed: self.seed,
             choice: self.choice,
             sampler: self.sampler.clone(),
-            limit: Position(n_prompt + self.max_tokens.map_or(room, |most| most.min(room))),
+            limit: Position(n_prompt + most.map_or(room, |most| most.min(room))),
             ignore_eos: self.ignore_eos,
             top_logprobs: self.top_logprobs,
+            of_prompt: self.of_prompt,
             history: Vec::new(),
         }
+    }
+
+    /// Whether nothing is generated.
+    pub(crate) const fn is_prompt_only(&self) -> bool {
+        matches!(self.of_prompt, Some(OfPrompt::Embedding(_))) || matches!(self.max_tokens, Some(0))
+    }
+
+    /// What sequential decoding answers, and how that ends.
+    pub(crate) fn answer(&self, model: &Model, context: u32) -> (Vec<Token>, End) {
+        if self.is_prompt_only() {
+            return (Vec::new(), End::Limit);
+        }
+        toy::sequential(model, &self.open(SeqId(0), context), &self.prompt)
     }
 }
 
@@ -171,6 +189,7 @@ impl Scenario {
         let unusual = if plan.calm { 0 } else { random.pick(&[0, 0, 10]) };
         let mut asks: Vec<Ask> =
             (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
+        asks.iter_mut().for_each(draw_of_prompt);
         (1..asks.len()).for_each(|later| follow_up(&mut asks, later, (&model, &limits), random));
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
@@ -250,10 +269,28 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
         choice: random.between(0, 3),
         ignore_eos: random.percent(50),
         top_logprobs: random.percent(25).then(|| random.between(0, 3) as u8),
+        of_prompt: None,
         client: random.between(0, 2).into(),
         priority: random.pick(&[0, 0, 0, -1, 1]),
         namespace: random.pick(&[Some(0), Some(0), Some(1), None]),
         patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
+    }
+}
+
+/// Of some prompts something is wanted itself, and of some of those nothing else. Decided by the request's own seed.
+fn draw_of_prompt(ask: &mut Ask) {
+    let mut random = Random::new(ask.seed);
+    if !random.percent(20) {
+        return;
+    }
+    if random.percent(50) {
+        ask.of_prompt = Some(OfPrompt::Logprobs { top: random.between(0, 3) as u8 });
+        if random.percent(30) {
+            ask.max_tokens = Some(0);
+        }
+    } else {
+        let all = [Pooling::None, Pooling::Mean, Pooling::First, Pooling::Last];
+        ask.of_prompt = Some(OfPrompt::Embedding(random.pick(&all)));
     }
 }
 
@@ -265,7 +302,7 @@ fn follow_up(asks: &mut [Ask], later: usize, (model, limits): (&Model, &Limits),
     let earlier = asks[random.between(0, later as u32 - 1) as usize].clone();
     let mut text = earlier.prompt.clone();
     if random.percent(50) {
-        text.extend(toy::sequential(model, &earlier.open(SeqId(0), limits.context), &earlier.prompt).0);
+        text.extend(earlier.answer(model, limits.context).0);
     } else {
         text.truncate(random.between(1, text.len() as u32) as usize);
     }

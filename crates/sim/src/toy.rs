@@ -64,7 +64,7 @@ impl Model {
         mix2(mix2(below, layer as u64), memory)
     }
 
-    fn logits(&self, row: u64) -> impl Iterator<Item = f32> {
+    pub(crate) fn logits(&self, row: u64) -> impl Iterator<Item = f32> {
         (0..u64::from(self.n_vocab)).map(move |token| (mix2(row, token) >> 40) as f32 / (1 << 21) as f32)
     }
 }
@@ -74,20 +74,40 @@ const fn remember(memory: u64, position: u32, below: u64) -> u64 {
     mix2(memory, mix(below ^ (position as u64) << 32))
 }
 
-/// Decodes as a person would explain it: one token at a time, nothing batched, cut, guessed or rewound.
-pub(crate) fn sequential(model: &Model, open: &Open, prompt: &[Token]) -> (Vec<Token>, End) {
-    let mut memories = vec![0; model.n_layers as usize];
-    let mut sampler = ToySampler::new(open);
-    let mut position = 0;
-    let mut run = |token: Token| {
-        let mut row = model.embed(token);
-        for (layer, memory) in (0..).zip(&mut memories) {
-            *memory = remember(*memory, position, row);
+/// A hidden row as an engine gives it.
+pub(crate) fn unfold(row: u64) -> [f32; ROW_WIDTH] {
+    row.to_le_bytes().map(f32::from)
+}
+
+/// One token after another through the whole model.
+pub(crate) struct Walk<'a> {
+    model: &'a Model,
+    memories: Vec<u64>,
+    position: u32,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(model: &'a Model) -> Self {
+        Self { model, memories: vec![0; model.n_layers as usize], position: 0 }
+    }
+
+    /// The hidden row of the next token.
+    pub(crate) fn step(&mut self, token: Token) -> u64 {
+        let mut row = self.model.embed(token);
+        for (layer, memory) in (0..).zip(&mut self.memories) {
+            *memory = remember(*memory, self.position, row);
             row = Model::layer(layer, row, *memory);
         }
-        position += 1;
-        model.logits(row).collect::<Vec<_>>()
-    };
+        self.position += 1;
+        row
+    }
+}
+
+/// Decodes as a person would explain it: one token at a time, nothing batched, cut, guessed or rewound.
+pub(crate) fn sequential(model: &Model, open: &Open, prompt: &[Token]) -> (Vec<Token>, End) {
+    let mut walk = Walk::new(model);
+    let mut sampler = ToySampler::new(open);
+    let mut run = |token: Token| model.logits(walk.step(token)).collect::<Vec<_>>();
     let mut logits = Vec::new();
     for &token in prompt {
         sampler.prompt(token);

@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 
 use protocol::{Open, Position};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
 
 /// Passes everything on and keeps what was wrong with it.
 pub(crate) struct Watched<E> {
     inner: E,
     /// Positions that each slot holds if the engine does what it is told; none after a failure, until it is emptied.
     held: Vec<Option<Position>>,
-    /// Which rows of the last call have logits.
-    asked: Vec<bool>,
+    /// What each row of the last call had to leave behind.
+    asked: Vec<Want>,
     broken: RefCell<Vec<String>>,
 }
 
@@ -80,17 +80,24 @@ impl<E: Engine> Engine for Watched<E> {
             self.held[usize::from(span.slot.0)] = Some(span.base.plus(span.n_rows));
         }
         self.asked.clear();
-        self.asked.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want_logits, span.n_rows)));
+        self.asked.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)));
         self.inner.run(spans, input, out).inspect_err(|_| {
             spans.iter().for_each(|span| self.held[usize::from(span.slot.0)] = None);
         })
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        if self.asked.get(row) != Some(&true) {
+        if self.asked.get(row) != Some(&Want::Logits) {
             self.broken.borrow_mut().push(format!("logits of row {row}, which nobody asked for"));
         }
         self.inner.logits(row)
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        if self.asked.get(row) != Some(&Want::Hidden) {
+            self.broken.borrow_mut().push(format!("the hidden row {row}, which nobody asked for"));
+        }
+        self.inner.hidden(row)
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {

@@ -29,6 +29,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.tokens > 20_000 && sum.shared_calls > 500 && sum.outages > 200, "the runs are idle: {sum}");
     assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
+    assert!(sum.prompt_parts > 1000, "nothing is asked of prompts: {sum}");
     assert!(sum.preempted > 20 && sum.resumed > 100, "nothing is interrupted: {sum}");
     assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
     assert!(
@@ -43,6 +44,7 @@ fn any_guesses_give_the_same_answer() {
     let sum = hold_all((0..400).map(plan));
     assert!(sum.stale_windows > 5000 && sum.dropped_windows > 5000, "nothing runs ahead: {sum}");
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
+    assert!(sum.prompt_parts > 1000, "nothing is asked of prompts: {sum}");
 }
 
 #[test]

@@ -19,10 +19,12 @@
 
 mod call;
 mod core;
+pub mod logprobs;
 pub mod null;
 mod policy;
 mod port;
 mod prefixes;
+mod prompt;
 mod sequence;
 mod slots;
 mod stats;
@@ -32,7 +34,7 @@ mod thread;
 
 pub use self::core::{Config, Output, StageCore, StoreWork};
 pub use call::{Call, Done};
-pub use port::{Blob, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
+pub use port::{Blob, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
 pub use prefixes::MAX_PREFIXES;
 pub use stats::{Load, Stats};
 pub use store::{Answer, Keeping, Store};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use protocol::{LayerRange, Open, Position, Token};
 
-use crate::port::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
+use crate::port::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
 
 /// How long a call takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct NullEngine {
     held: Vec<u32>,
     /// The token that each row of the last call predicts.
     predicted: Vec<usize>,
+    /// The rows of the last call, if somebody wanted them: they went in as the first stage's tokens.
+    hidden: Vec<f32>,
     /// `2 * n_vocab - 1` logits, all 0 but the middle one: the slice that begins `t` before the middle favours `t`.
     ruler: Vec<f32>,
 }
@@ -39,7 +41,14 @@ impl NullEngine {
         if let Some(middle) = shape.n_vocab.checked_sub(1) {
             ruler[middle] = 1.0;
         }
-        Self { held: vec![0; usize::from(shape.n_slots)], predicted: Vec::new(), ruler, shape, time }
+        Self {
+            held: vec![0; usize::from(shape.n_slots)],
+            predicted: Vec::new(),
+            hidden: Vec::new(),
+            ruler,
+            shape,
+            time,
+        }
     }
 
     /// The shape of stage `index` of `n_stages`, with one layer each, and 256 tokens none of which ends a text.
@@ -106,13 +115,20 @@ impl Engine for NullEngine {
                 row += 1;
             }
         }
-        if !self.shape.is_tail {
-            match input {
-                Input::Rows(rows) => out.extend_from_slice(rows),
-                Input::Tokens(_) => {
-                    out.resize(n_rows * width, 0.0);
-                    out.chunks_exact_mut(width).enumerate().for_each(|(row, hidden)| hidden[0] = value(row));
-                }
+        let above = match self.shape.is_tail {
+            true if spans.iter().all(|span| span.want != Want::Hidden) => None,
+            true => {
+                self.hidden.clear();
+                Some(&mut self.hidden)
+            }
+            false => Some(out),
+        };
+        match (above, input) {
+            (None, _) => {}
+            (Some(above), Input::Rows(rows)) => above.extend_from_slice(rows),
+            (Some(above), Input::Tokens(_)) => {
+                above.resize(n_rows * width, 0.0);
+                above.chunks_exact_mut(width).enumerate().for_each(|(row, hidden)| hidden[0] = value(row));
             }
         }
         let time = self.time.per_call + self.time.per_row * n_rows as u32;
@@ -126,6 +142,11 @@ impl Engine for NullEngine {
     fn logits(&self, row: usize) -> &[f32] {
         let end = self.ruler.len() - self.predicted[row];
         &self.ruler[end - self.shape.n_vocab..end]
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        let width = self.shape.row_width;
+        &self.hidden[row * width..(row + 1) * width]
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {

@@ -82,8 +82,28 @@ pub struct Span {
     pub base: Position,
     /// Rows; at least one.
     pub n_rows: usize,
-    /// Whether the tail needs these rows' logits.
-    pub want_logits: bool,
+    /// What the tail needs of these rows.
+    pub want: Want,
+}
+
+/// What the rows of a span leave behind until the next call. Only the tail is asked for anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing but keys and values.
+    #[default]
+    Nothing,
+    /// Their logits: [`Engine::logits`].
+    Logits,
+    /// Their hidden rows behind the model's last norm: [`Engine::hidden`].
+    Hidden,
+}
+
+impl Want {
+    /// Logits, or nothing.
+    #[must_use]
+    pub const fn logits(wanted: bool) -> Self {
+        if wanted { Self::Logits } else { Self::Nothing }
+    }
 }
 
 /// Input of a call: the spans' rows one after another.
@@ -134,9 +154,17 @@ pub trait Engine: Send {
     /// If the back end refused; see [`EngineError`].
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError>;
 
-    /// Logits of row `row` of the last call (counted over all spans), `n_vocab` of them. Only rows of spans with
-    /// `want_logits` have any.
+    /// Logits of row `row` of the last call (counted over all spans), `n_vocab` of them. Only rows of spans that want
+    /// them have any.
     fn logits(&self, row: usize) -> &[f32];
+
+    /// What the model's last norm made of row `row` of the last call (counted over all spans), as many values for every
+    /// row. Only rows of spans that want them have any. An engine that cannot tell gives none: there are no embeddings
+    /// then.
+    fn hidden(&self, row: usize) -> &[f32] {
+        let _ = row;
+        &[]
+    }
 
     /// Forgets the slot's positions from `len` on.
     ///

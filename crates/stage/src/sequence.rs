@@ -6,7 +6,7 @@ use protocol::{Epoch, FaultKind, Frame, Position, RowDtype, SeqId, Token, Work};
 
 use crate::call::{Item, Moves};
 use crate::policy::{Candidate, Class};
-use crate::port::{EngineShape, Rewind, Slot};
+use crate::port::{EngineShape, Rewind, Slot, Want};
 use crate::tail::{Sight, Tail};
 
 pub(crate) struct Sequence {
@@ -111,6 +111,14 @@ impl Sequence {
         };
         let n_rows = item.frame.work.tokens().len();
         Some(Candidate { seq, slot: running.slot, n_rows, class, served: self.served, order: item.order })
+    }
+
+    /// What the rows of its first frame must leave behind; nothing but on the tail.
+    pub(crate) fn want(&self, work: &Work) -> Want {
+        match &self.phase {
+            Phase::Running(Running { tail: Some(tail), .. }) => tail.want(work),
+            _ => Want::Nothing,
+        }
     }
 
     /// Rows computed at `base` and behind it: those that a window there will cut.

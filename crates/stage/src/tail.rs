@@ -8,15 +8,20 @@
 //! Every sample is committed, the one that differs from the guess too: it is the correction. So sampler and grammar
 //! advance exactly once per committed token and never roll back.
 
-use protocol::{Chunk, Company, End, Epoch, FaultKind, Open, Position, Token, Verdict, Window};
+use protocol::{
+    Chunk, Company, End, Epoch, FaultKind, Open, Position, PromptPart, Token, Verdict, Window, Work,
+};
 
-use crate::port::{EngineError, Sampled, Sampler};
+use crate::port::{Engine, EngineError, Sampled, Sampler, Want};
+use crate::prompt::Prompt;
 
 /// Samples one sequence.
 pub(crate) struct Tail {
     sampler: Box<dyn Sampler>,
     limit: Position,
     ignore_eos: bool,
+    /// What is wanted of the prompt, if anything is.
+    prompt: Option<Prompt>,
     phase: Phase,
     /// Windows of older epochs are stale.
     min_epoch: Epoch,
@@ -55,6 +60,7 @@ impl Tail {
             sampler,
             limit: open.limit,
             ignore_eos: open.ignore_eos,
+            prompt: Prompt::of(open),
             phase: Phase::Prompt { next: open.start },
             min_epoch: Epoch(0),
         }
@@ -87,6 +93,25 @@ impl Tail {
                 Err(FaultKind::Diverged { base, token, expected, expected_token: held })
             }
         }
+    }
+
+    /// What the rows of live work must leave behind.
+    pub(crate) fn want(&self, work: &Work) -> Want {
+        match (work, &self.prompt) {
+            (Work::Window(_), _) => Want::Logits,
+            (Work::Chunk(chunk), Some(prompt)) => prompt.want(chunk),
+            _ => Want::Nothing,
+        }
+    }
+
+    /// What a live chunk that was computed, the last call's rows from `first_row` on, gives of what is wanted.
+    pub(crate) fn read_chunk(
+        &mut self,
+        chunk: &Chunk,
+        engine: &dyn Engine,
+        first_row: usize,
+    ) -> Result<Vec<PromptPart>, FaultKind> {
+        self.prompt.as_mut().map_or(Ok(Vec::new()), |prompt| prompt.read(chunk, engine, first_row))
     }
 
     /// A live chunk was computed.
@@ -206,6 +231,7 @@ mod tests {
                 limit: Position(limit),
                 ignore_eos,
                 top_logprobs: Some(0),
+                of_prompt: None,
                 history: vec![Token(1), Token(2)],
             };
             let heard = Arc::default();

@@ -254,6 +254,7 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         max_tokens: Some(TOKENS as u32),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,
@@ -264,7 +265,7 @@ async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
         let mut times: Vec<Instant> = Vec::with_capacity(TOKENS);
         while let Some(event) = events.recv().await {
             match event {
-                Event::Started { .. } => {}
+                Event::Started { .. } | Event::Prompt(_) => {}
                 Event::Tokens { .. } => times.push(now()),
                 Event::Done { .. } => return Ok(times),
                 Event::Failed(failure) => bail!(failure),

@@ -27,6 +27,7 @@ fn request(seed: u64) -> Request {
         max_tokens: Some(TOKENS),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,

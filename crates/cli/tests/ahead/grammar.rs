@@ -74,6 +74,7 @@ impl Bench {
             max_tokens: Some(max_tokens),
             ignore_eos: false,
             top_logprobs: Some(1),
+            of_prompt: None,
             prediction: None,
             client: 0,
             priority: 0,

@@ -215,6 +215,7 @@ impl<'a> Run<'a> {
         let heard = self.heard.entry(id).or_default();
         match event {
             Event::Started { .. } => self.n_open += 1,
+            Event::Prompt(_) => {}
             Event::Tokens { tokens, logprobs } => {
                 heard.answer.tokens.extend(tokens);
                 heard.answer.logprobs.extend(logprobs);

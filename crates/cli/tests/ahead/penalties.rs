@@ -50,6 +50,7 @@ fn request(prompt: Vec<Token>, sampler: SamplerParams, n_tokens: u32) -> Request
         max_tokens: Some(n_tokens),
         ignore_eos: true,
         top_logprobs: Some(3),
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,

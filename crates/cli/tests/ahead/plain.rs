@@ -3,7 +3,7 @@
 use llama::LlamaEngine;
 use protocol::{Open, Position, SeqId, Token, TokenLogprobs};
 use scheduler::Request;
-use stage::{Engine, Input, Slot, Span};
+use stage::{Engine, Input, Slot, Span, Want};
 
 /// Rows of a prompt in one call.
 const CHUNK: usize = 32;
@@ -30,6 +30,7 @@ pub(crate) fn open(request: &Request) -> Open {
         limit: Position(n_tokens),
         ignore_eos: request.ignore_eos,
         top_logprobs: request.top_logprobs,
+        of_prompt: None,
         history: Vec::new(),
     }
 }
@@ -40,14 +41,14 @@ fn prefill(engine: &mut LlamaEngine, prompt: &[Token]) {
     engine.truncate(Slot(0), Position(0)).expect("plain attention can be cut");
     for (at, chunk) in prompt[..prompt.len() - 1].chunks(CHUNK).enumerate() {
         let base = Position((at * CHUNK) as u32);
-        let span = Span { slot: Slot(0), base, n_rows: chunk.len(), want_logits: false };
+        let span = Span { slot: Slot(0), base, n_rows: chunk.len(), want: Want::Nothing };
         engine.run(&[span], Input::Tokens(chunk), &mut out).expect("the call is well-formed");
     }
 }
 
 /// Computes one token; its logits can be read then.
 fn step(engine: &mut LlamaEngine, at: usize, token: Token) {
-    let span = Span { slot: Slot(0), base: Position(at as u32), n_rows: 1, want_logits: true };
+    let span = Span { slot: Slot(0), base: Position(at as u32), n_rows: 1, want: Want::Logits };
     engine.run(&[span], Input::Tokens(&[token]), &mut Vec::new()).expect("the call is well-formed");
 }
 

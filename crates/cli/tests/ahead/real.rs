@@ -111,6 +111,7 @@ fn requests(vocab: &Vocab, size: &Size, temperature: f32) -> Vec<Request> {
         max_tokens: Some(size.tokens),
         ignore_eos: true,
         top_logprobs: Some(1),
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use protocol::{Epoch, Open, Position, SamplerParams, Token};
 use scheduler::{Drafting, RequestId};
 use spec::{Block, Draft, TextChange};
-use stage::{EngineShape, Slot, Span};
+use stage::{EngineShape, Slot, Span, Want};
 
 /// Tokens drafted beyond what was sent, at most. Enough for the widest window while the next ones are drafted; all of
 /// them are computed for nothing when a guess is wrong.
@@ -293,11 +293,11 @@ impl Lane {
         if self.stored != Some(self.held) {
             call.cuts.push((slot, base));
         }
-        let want_logits = self.held + n_rows == self.text.len();
-        call.spans.push(Span { slot, base, n_rows, want_logits });
+        let is_last = self.held + n_rows == self.text.len();
+        call.spans.push(Span { slot, base, n_rows, want: Want::logits(is_last) });
         call.tokens.extend_from_slice(&self.text[self.held..self.held + n_rows]);
         self.same = self.text.len();
-        if let (true, Some(owner), Some(open)) = (want_logits, self.owner, &self.open) {
+        if let (true, Some(owner), Some(open)) = (is_last, self.owner, &self.open) {
             call.picks.push(Pick {
                 slot,
                 owner,

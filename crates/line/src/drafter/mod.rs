@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use scheduler::{Drafting, RequestId};
 use spec::Draft;
-use stage::{Engine, EngineError, Input, Sampler};
+use stage::{Engine, EngineError, Input, Sampler, Want};
 
 use self::core::{Call, Core, Picked};
 
@@ -152,7 +152,7 @@ impl Worker {
         let mut end = 0;
         for span in &call.spans {
             end += span.n_rows;
-            if !span.want_logits {
+            if span.want != Want::Logits {
                 continue;
             }
             let pick = picks.next().expect("every span with logits has something to pick");

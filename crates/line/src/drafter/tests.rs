@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use protocol::{Epoch, Mirostat, Open, Position, SamplerParams, SeqId, Token};
 use scheduler::{Drafting, RequestId};
 use spec::{Draft, TextChange};
-use stage::EngineShape;
 use stage::null::NullEngine;
+use stage::{EngineShape, Want};
 
 use super::core::{AHEAD, Call, Core, Picked};
 
@@ -43,6 +43,7 @@ fn open(prompt: &[Token], limit: u32, seed: u64) -> Drafting {
         limit: Position(limit),
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         history: prompt.to_vec(),
     }))
 }
@@ -88,7 +89,7 @@ impl Driver {
             assert_eq!(memory.len(), span.base.0 as usize, "rows follow what the slot holds");
             memory.extend(tokens.by_ref().take(span.n_rows));
             assert!(memory.len() <= self.shape.context as usize, "nothing is beyond the context");
-            if span.want_logits {
+            if span.want == Want::Logits {
                 let pick = picks.next().expect("logits are wanted to pick something");
                 let (seed, recorded) = &mut self.samplers[usize::from(span.slot.0)];
                 if let Some(open) = &pick.fresh {

@@ -29,7 +29,7 @@ use crate::drafter;
 use crate::task::Task;
 use crate::{greeting, work_link};
 
-/// Events besides tokens that one request may produce: started, done or failed, and one to spare.
+/// Events besides tokens (of the answer, and of a prompt of which something is wanted) that one request may produce: started, done or failed, and one to spare.
 const OTHER_EVENTS: usize = 3;
 
 /// Starts to dial the work link of a generation.
@@ -105,6 +105,8 @@ impl Core {
         now: Duration,
     ) -> Result<(RequestId, mpsc::Receiver<Event>), Refusal> {
         let most = request.max_tokens.unwrap_or(u32::MAX).min(self.context) as usize;
+        // What is wanted of a prompt comes in parts of one token at least.
+        let most = most + request.of_prompt.map_or(0, |_| request.prompt.len().min(self.context as usize));
         let id = self.scheduler.submit_with(request, own, now)?;
         let (caller, events) = mpsc::channel(most + OTHER_EVENTS);
         self.callers.insert(id, caller);
@@ -204,6 +206,7 @@ impl Core {
                 self.busy.record(&progress.timings, n_rows, now);
             }
             Report::State(_)
+            | Report::Prompt(_)
             | Report::Counters(_)
             | Report::Closed(_)
             | Report::Stored(_)

@@ -72,7 +72,7 @@ mod tests {
             downstream: Some(downstream),
         };
         let seq = SeqId(5);
-        let chunk = Work::Chunk(Chunk { seq, base: Position(0), tokens: vec![Token(1)] });
+        let chunk = Work::Chunk(Chunk { seq, base: Position(0), tokens: vec![Token(1)], follows: None });
         sink.forward(Frame::new(chunk.clone()));
         sink.forward(Frame::new(chunk));
         sink.forward(Frame::new(Work::Close(Close { seq, inputs: Position(0) })));

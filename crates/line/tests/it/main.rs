@@ -5,6 +5,7 @@ mod by_hand;
 mod drafts;
 mod line;
 mod onlookers;
+mod prompts;
 mod recovery;
 mod refusals;
 mod support;

@@ -117,6 +117,7 @@ pub(crate) struct LineOptions {
     pub(crate) row_dtype: RowDtype,
     pub(crate) time: CallTime,
     pub(crate) heartbeat: Heartbeat,
+    pub(crate) replay_timeout: Duration,
 }
 
 impl Default for LineOptions {
@@ -128,6 +129,7 @@ impl Default for LineOptions {
             row_dtype: RowDtype::F32,
             time: CallTime::default(),
             heartbeat: heartbeat(),
+            replay_timeout: Duration::ZERO,
         }
     }
 }
@@ -188,7 +190,10 @@ pub(crate) fn front_config(
             prefix_bytes: 0,
         },
         stages,
-        scheduler: scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32),
+        scheduler: scheduler::Config {
+            replay_timeout: options.replay_timeout,
+            ..scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32)
+        },
         dial: dial_options(),
         heartbeat: options.heartbeat,
         local_link: LinkOptions::default(),
@@ -258,6 +263,7 @@ pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {
         max_tokens: Some(max_tokens),
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,
@@ -283,7 +289,7 @@ pub(crate) async fn collect(mut events: mpsc::Receiver<Event>) -> (Vec<Token>, E
     loop {
         let event = tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event in time");
         match event.expect("a last event") {
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Prompt(_) => {}
             Event::Tokens { tokens, .. } => all.extend(tokens),
             last @ (Event::Done { .. } | Event::Failed(_)) => return (all, last),
         }

@@ -11,7 +11,6 @@
 mod candidates;
 mod dry;
 mod filters;
-mod logprobs;
 mod mirostat;
 mod penalties;
 mod pick;
@@ -21,7 +20,7 @@ mod tests;
 use grammar::{Constraint, GrammarError};
 use protocol::noise::Noise;
 use protocol::{Open, Position, SamplerParams, Token};
-use stage::{EngineError, Sampled, Sampler};
+use stage::{EngineError, Sampled, Sampler, logprobs};
 
 use crate::constrain::GrammarCache;
 use crate::vocab::Vocab;

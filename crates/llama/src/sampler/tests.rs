@@ -26,6 +26,7 @@ fn open(sampler: SamplerParams) -> Open {
         limit: Position(1 << 20),
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         history: Vec::new(),
     }
 }

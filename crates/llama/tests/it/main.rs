@@ -5,6 +5,7 @@ mod architectures;
 mod engine;
 mod exact;
 mod models;
+mod prompts;
 mod sliding;
 mod support;
 mod vocab;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use gguf::{Identity, Model, SliceInfo, Source};
 use llama::{EngineConfig, LlamaEngine, LoadError};
 use protocol::{Position, Token};
-use stage::{Engine, Input, Slot, Span};
+use stage::{Engine, Input, Slot, Span, Want};
 
 /// Engines that follow one another, as stages would run them.
 pub(crate) struct Line {
@@ -28,6 +28,12 @@ impl Line {
 
     /// Runs one call through all stages; returns the logits of all rows if they are wanted.
     pub(crate) fn call(&mut self, spans: &[Span], tokens: &[i32]) -> Vec<Vec<f32>> {
+        self.run(spans, tokens);
+        self.left(spans, Want::Logits).map(|row| self.tail().logits(row).to_vec()).collect()
+    }
+
+    /// Runs one call through all stages.
+    pub(crate) fn run(&mut self, spans: &[Span], tokens: &[i32]) {
         let tokens: Vec<Token> = tokens.iter().copied().map(Token).collect();
         let (mut rows, mut out) = (Vec::new(), Vec::new());
         for (index, engine) in self.engines.iter_mut().enumerate() {
@@ -35,12 +41,20 @@ impl Line {
             engine.run(spans, input, &mut out).expect("the call is well-formed");
             std::mem::swap(&mut rows, &mut out);
         }
-        let wanted = spans.iter().flat_map(|span| std::iter::repeat_n(span.want_logits, span.n_rows));
-        wanted
-            .enumerate()
-            .filter(|(_, wanted)| *wanted)
-            .map(|(row, _)| self.tail().logits(row).to_vec())
-            .collect()
+    }
+
+    /// The rows of a call that had to leave something behind.
+    pub(crate) fn left(&self, spans: &[Span], want: Want) -> impl Iterator<Item = usize> + use<> {
+        let wants: Vec<Want> =
+            spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)).collect();
+        wants.into_iter().enumerate().filter(move |&(_, left)| left == want).map(|(row, _)| row)
+    }
+
+    /// Runs tokens in slot 0 from `base` on; the hidden row of each behind the last norm.
+    pub(crate) fn hidden(&mut self, base: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
+        let spans = [Span { want: Want::Hidden, ..span(0, base, tokens.len(), false) }];
+        self.run(&spans, tokens);
+        (0..tokens.len()).map(|row| self.tail().hidden(row).to_vec()).collect()
     }
 
     /// Runs a prompt in slot 0 from position 0 in calls of at most `chunk` rows; logits of the last row.
@@ -84,7 +98,7 @@ impl Line {
 }
 
 pub(crate) fn span(slot: u16, base: usize, n_rows: usize, want_logits: bool) -> Span {
-    Span { slot: Slot(slot), base: Position(base as u32), n_rows, want_logits }
+    Span { slot: Slot(slot), base: Position(base as u32), n_rows, want: Want::logits(want_logits) }
 }
 
 /// Cuts a model before these layers and writes the slices; also the largest difference that the cuts may cause.

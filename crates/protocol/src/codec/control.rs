@@ -1,6 +1,7 @@
 //! Bytes of control messages, both ways.
 
 use super::DecodeError;
+use super::prompt::{get_part, put_part};
 use super::reader::{Field, Reader};
 use super::work::{get_timings, get_verdict, put_timings, put_verdict};
 use super::writer::Writer;
@@ -206,6 +207,10 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             w.u64(stored.prefix.0);
             w.flag(stored.kept);
         }
+        Report::Prompt(part) => {
+            w.u8(7);
+            put_part(w, part);
+        }
     }
 }
 
@@ -255,6 +260,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
         }
         5 => Report::Counters(get_counters(r)?),
         6 => Report::Stored(Stored { prefix: r.seq("stored.prefix")?, kept: r.flag("stored.kept")? }),
+        7 => Report::Prompt(Box::new(get_part(r)?)),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

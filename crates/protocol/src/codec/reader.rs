@@ -64,6 +64,12 @@ impl<'a> Reader<'a> {
         Ok(f32::from_le_bytes(self.array(field)?))
     }
 
+    pub(super) fn u8_in(&mut self, field: Field, min: u8, max: u8) -> Result<u8, DecodeError> {
+        let value = self.u8(field)?;
+        in_range(field, value.into(), min.into(), max.into())?;
+        Ok(value)
+    }
+
     pub(super) fn u16_in(&mut self, field: Field, min: u16, max: u16) -> Result<u16, DecodeError> {
         let value = self.u16(field)?;
         in_range(field, value.into(), min.into(), max.into())?;

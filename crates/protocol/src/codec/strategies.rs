@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
-    Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, Hint, KvType, LayerRange, LinkRole, Mirostat,
-    ModelId, NodeId, Open, PROTOCOL_VERSION, Park, Position, PrefixKey, Progress, RefuseReason, Report,
-    Reuse, RowDtype, Rows, RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState,
-    StageTiming, Stored, ToFront, ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams,
-    limits,
+    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, KvType, LayerRange,
+    LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, Pooling, Position,
+    PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello, SamplerParams,
+    SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront, ToStage, Token,
+    TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -146,12 +146,21 @@ fn key() -> impl Strategy<Value = Option<PrefixKey>> {
     option::of(any::<[u8; 32]>().prop_map(PrefixKey))
 }
 
+fn of_prompt() -> impl Strategy<Value = OfPrompt> {
+    let pooling =
+        prop_oneof![Just(Pooling::None), Just(Pooling::Mean), Just(Pooling::First), Just(Pooling::Last)];
+    prop_oneof![
+        (0..=limits::MAX_TOP_LOGPROBS).prop_map(|top| OfPrompt::Logprobs { top }),
+        pooling.prop_map(OfPrompt::Embedding),
+    ]
+}
+
 fn open() -> impl Strategy<Value = Open> {
     let reuse = option::of((seq(), any::<bool>(), key()));
     let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>(), reuse);
-    let top = option::of(0..=limits::MAX_TOP_LOGPROBS);
-    (ids, sampler(), 1..1000_u32, top, vec(token(), 0..9)).prop_map(
-        |((seq, seed, choice, ignore_eos, reuse), sampler, room, top_logprobs, history)| Open {
+    let wanted = (option::of(0..=limits::MAX_TOP_LOGPROBS), option::of(of_prompt()));
+    (ids, sampler(), 1..1000_u32, wanted, vec(token(), 0..9)).prop_map(
+        |((seq, seed, choice, ignore_eos, reuse), sampler, room, (top_logprobs, of_prompt), history)| Open {
             seq,
             start: Position(history.len() as u32),
             seed,
@@ -160,6 +169,7 @@ fn open() -> impl Strategy<Value = Open> {
             limit: Position(history.len() as u32 + room),
             ignore_eos,
             top_logprobs,
+            of_prompt: of_prompt.filter(|_| history.is_empty()),
             reuse: reuse.map(|(prefix, keep, stored)| Reuse { prefix, keep, stored }),
             history,
         },
@@ -181,7 +191,12 @@ fn window() -> impl Strategy<Value = Window> {
 }
 
 fn work() -> impl Strategy<Value = Work> {
-    let chunk = (seq(), rows_at()).prop_map(|(seq, (base, tokens))| Chunk { seq, base, tokens });
+    let chunk = (seq(), rows_at(), option::of(token())).prop_map(|(seq, (base, tokens), follows)| Chunk {
+        seq,
+        base,
+        tokens,
+        follows,
+    });
     let fork = (seq(), open()).prop_map(|(seq, mut child)| {
         child.seq = SeqId(seq.0 ^ 1);
         Fork { seq, child: Box::new(child) }
@@ -268,15 +283,31 @@ pub(super) fn to_stage() -> impl Strategy<Value = ToStage> {
     (stage(), generation(), command).prop_map(|(to, generation, command)| ToStage { to, generation, command })
 }
 
+fn logprobs() -> impl Strategy<Value = TokenLogprobs> {
+    (log_weight(), vec((token(), log_weight()), 0..4))
+        .prop_map(|(logprob, top)| TokenLogprobs { logprob, top })
+}
+
+fn prompt_part() -> impl Strategy<Value = PromptPart> {
+    let rows = (1..5_u32, vec(finite(), 4..20)).prop_map(|(width, mut values)| {
+        values.truncate(values.len() / width as usize * width as usize);
+        Found::Rows(HiddenRows { width, values })
+    });
+    let found = prop_oneof![vec(logprobs(), 1..6).prop_map(Found::Logprobs), rows];
+    (seq(), place(), found).prop_map(|(seq, base, found)| {
+        let base = Position(base.0.min(limits::MAX_CONTEXT - found.len() as u32));
+        PromptPart { seq, base, found }
+    })
+}
+
 fn verdict() -> impl Strategy<Value = Verdict> {
     let end = prop_oneof![Just(End::EndOfGeneration), Just(End::Limit), Just(End::Grammar)];
-    let logprobs = option::of((log_weight(), vec((token(), log_weight()), 0..4)));
+    let logprobs = option::of(logprobs());
     let window = (seq(), epoch(), window_id(), rows_at());
     let measured = (timings(), company());
     (window, option::of(end), logprobs, option::of(finite()), measured).prop_map(
         |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, (timings, company))| {
-            let logprobs = logprobs
-                .map_or_else(Vec::new, |(logprob, top)| vec![TokenLogprobs { logprob, top }; tokens.len()]);
+            let logprobs = logprobs.map_or_else(Vec::new, |logprobs| vec![logprobs; tokens.len()]);
             Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company }
         },
     )
@@ -347,6 +378,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         (option::of(seq()), fault_kind()).prop_map(|(seq, kind)| Report::Fault(Fault { seq, kind })),
         counters().prop_map(Report::Counters),
         (seq(), any::<bool>()).prop_map(|(prefix, kept)| Report::Stored(Stored { prefix, kept })),
+        prompt_part().prop_map(|part| Report::Prompt(Box::new(part))),
     ];
     (stage(), generation(), report).prop_map(|(from, generation, report)| ToFront {
         from,

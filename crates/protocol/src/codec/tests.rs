@@ -10,9 +10,10 @@ use proptest::test_runner::TestRunner;
 use super::strategies::{frame, hello, reply, to_front, to_stage};
 use super::{DecodeError, Wire};
 use crate::{
-    Chunk, Close, Epoch, Fault, FaultKind, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
-    LinkRole, Open, PROTOCOL_VERSION, Position, RefuseReason, Report, RowDtype, Rows, SamplerParams, SeqId,
-    StageIndex, StageTiming, ToFront, ToStage, Token, Window, WindowId, Work, limits,
+    Chunk, Close, Epoch, Fault, FaultKind, Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
+    HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, Position, PromptPart, RefuseReason, Report,
+    RowDtype, Rows, SamplerParams, SeqId, StageIndex, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
+    Window, WindowId, Work, limits,
 };
 
 fn bytes_of<T: Wire>(value: &T) -> Bytes {
@@ -90,6 +91,7 @@ fn open() -> Open {
         limit: Position(10),
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         history: Vec::new(),
     }
 }
@@ -156,7 +158,8 @@ fn windows_end_within_the_longest_context() {
 fn work_that_computes_has_one_to_max_rows_tokens() {
     assert_eq!(refused_window(window(0, &[])), DecodeError::Empty { field: "window.tokens" });
     let chunk = |n: usize| {
-        Frame::new(Work::Chunk(Chunk { seq: SeqId(1), base: Position(0), tokens: vec![Token(1); n] }))
+        let tokens = vec![Token(1); n];
+        Frame::new(Work::Chunk(Chunk { seq: SeqId(1), base: Position(0), tokens, follows: None }))
     };
     assert_eq!(refusal(&chunk(0)), DecodeError::Empty { field: "chunk.tokens" });
     let rows = limits::MAX_ROWS;
@@ -188,6 +191,11 @@ fn contradictions_within_a_message_are_refused() {
     };
     assert_eq!(field(refused_open(|o| o.limit = o.start)), "open.limit");
     assert_eq!(field(refused_open(|o| o.history = vec![Token(1)])), "open.history");
+    let from_a_prefix = |o: &mut Open| {
+        (o.start, o.history) = (Position(1), vec![Token(1)]);
+        o.of_prompt = Some(OfPrompt::Logprobs { top: 0 });
+    };
+    assert_eq!(field(refused_open(from_a_prefix)), "open.of_prompt");
     let rows = Rows::pack(RowDtype::F16, 2, &[0.0; 6]).unwrap();
     let frame = |work, rows, timings| refusal(&Frame { work, rows, timings, company: crate::Company::Alone });
     assert_eq!(
@@ -223,6 +231,29 @@ fn a_grammar_beyond_its_largest_size_is_refused() {
         refused_open(|open| open.sampler.grammar = grammar(limit + 1)),
         DecodeError::TooMany { field: "sampler.grammar.text", count: limit as u32 + 1, limit: limit as u32 }
     );
+}
+
+#[test]
+fn what_a_prompt_gives_comes_in_whole_rows_that_fit_a_message() {
+    let report = |found| {
+        let part = PromptPart { seq: SeqId(1), base: Position(0), found };
+        ToFront { from: StageIndex(0), generation: Generation(1), report: Report::Prompt(Box::new(part)) }
+    };
+    let rows = |width, n| report(Found::Rows(HiddenRows { width, values: vec![0.5; n] }));
+    let widest = limits::MAX_ROW_WIDTH;
+    let fits = |message: ToFront| assert_eq!(ToFront::decode(&bytes_of(&message)), Ok(message));
+    fits(rows(widest, limits::MAX_PART_VALUES));
+    let (count, limit) = (limits::MAX_PART_VALUES as u32 + 1, limits::MAX_PART_VALUES as u32);
+    let field = "prompt.rows.values";
+    assert_eq!(refusal(&rows(1, count as usize)), DecodeError::TooMany { field, count, limit });
+    assert_eq!(refusal(&rows(2, 3)), DecodeError::Contradiction { field, rule: "must be whole rows" });
+    assert_eq!(refusal(&rows(2, 0)), DecodeError::Empty { field: "prompt.found" });
+    assert_eq!(refusal(&report(Found::Logprobs(Vec::new()))), DecodeError::Empty { field: "prompt.found" });
+    let no_number = report(Found::Rows(HiddenRows { width: 1, values: vec![f32::NAN] }));
+    assert_eq!(refusal(&no_number), DecodeError::NotFinite { field });
+    let logprobs =
+        TokenLogprobs { logprob: 0.0, top: vec![(Token(1), -1.0); limits::MAX_TOP_LOGPROBS.into()] };
+    fits(report(Found::Logprobs(vec![logprobs; limits::MAX_ROWS as usize])));
 }
 
 #[test]

@@ -5,12 +5,13 @@ use bytes::Bytes;
 
 use super::DecodeError;
 use super::control::{get_dtype, put_dtype};
+use super::prompt::{get_of_prompt, put_of_prompt};
 use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Fork, Frame, Open, Park, PrefixKey, Reuse, Rows, StageTiming, TokenLogprobs,
-    Verdict, Window, Work, limits,
+    Chunk, Close, Company, End, Fork, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
+    TokenLogprobs, Verdict, Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -80,6 +81,7 @@ fn put_work(w: &mut Writer<'_>, v: &Work) {
             w.u64(chunk.seq.0);
             w.place(chunk.base);
             w.tokens(&chunk.tokens);
+            w.option(chunk.follows.as_ref(), |w, &token| w.token(token));
         }
         Work::Window(window) => {
             w.u8(2);
@@ -109,7 +111,9 @@ fn get_work(r: &mut Reader<'_>) -> Result<Work, DecodeError> {
         0 => Work::Open(Box::new(get_open(r)?)),
         1 => {
             let (seq, base) = (r.seq("chunk.seq")?, r.place("chunk.base")?);
-            Work::Chunk(Chunk { seq, base, tokens: r.row_tokens("chunk.tokens", base)? })
+            let tokens = r.row_tokens("chunk.tokens", base)?;
+            let follows = r.option("chunk.follows", |r| r.token("chunk.follows"))?;
+            Work::Chunk(Chunk { seq, base, tokens, follows })
         }
         2 => Work::Window(get_window(r)?),
         3 => Work::Fork(get_fork(r)?),
@@ -132,6 +136,7 @@ fn put_open(w: &mut Writer<'_>, v: &Open) {
     w.place(v.limit);
     w.flag(v.ignore_eos);
     w.option(v.top_logprobs.as_ref(), |w, &n| w.u8(n));
+    w.option(v.of_prompt.as_ref(), put_of_prompt);
     w.option(v.reuse.as_ref(), |w, reuse| {
         w.u64(reuse.prefix.0);
         w.flag(reuse.keep);
@@ -149,7 +154,9 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
         sampler: get_sampler(r)?,
         limit: r.place("open.limit")?,
         ignore_eos: r.flag("open.ignore_eos")?,
-        top_logprobs: r.option("open.top_logprobs", get_top)?,
+        top_logprobs: r
+            .option("open.top_logprobs", |r| r.u8_in("open.top_logprobs", 0, limits::MAX_TOP_LOGPROBS))?,
+        of_prompt: r.option("open.of_prompt", get_of_prompt)?,
         reuse: r.option("open.reuse", get_reuse)?,
         history: r.tokens("open.history", limits::MAX_CONTEXT as usize)?,
     };
@@ -162,16 +169,13 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
             rule: "must hold open.start tokens",
         });
     }
-    Ok(open)
-}
-
-fn get_top(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
-    let n = r.u8("open.top_logprobs")?;
-    if n > limits::MAX_TOP_LOGPROBS {
-        let max = limits::MAX_TOP_LOGPROBS.into();
-        return Err(DecodeError::OutOfRange { field: "open.top_logprobs", value: n.into(), min: 0, max });
+    if open.of_prompt.is_some() && open.start > Position(0) {
+        return Err(DecodeError::Contradiction {
+            field: "open.of_prompt",
+            rule: "what is wanted of a prompt is computed from its beginning",
+        });
     }
-    Ok(n)
+    Ok(open)
 }
 
 fn get_reuse(r: &mut Reader<'_>) -> Result<Reuse, DecodeError> {
@@ -235,13 +239,7 @@ pub(super) fn put_verdict(w: &mut Writer<'_>, v: &Verdict) {
             End::Grammar => 2,
         });
     });
-    w.list(&v.logprobs, |w, v| {
-        w.f32(v.logprob);
-        w.list(&v.top, |w, &(token, logprob)| {
-            w.token(token);
-            w.f32(logprob);
-        });
-    });
+    w.list(&v.logprobs, put_logprobs);
     w.option(v.mu.as_ref(), |w, &mu| w.f32(mu));
     put_timings(w, &v.timings);
     put_company(w, v.company);
@@ -274,11 +272,19 @@ fn get_end(r: &mut Reader<'_>) -> Result<End, DecodeError> {
     }
 }
 
-fn get_logprobs(r: &mut Reader<'_>) -> Result<TokenLogprobs, DecodeError> {
+pub(super) fn put_logprobs(w: &mut Writer<'_>, v: &TokenLogprobs) {
+    w.f32(v.logprob);
+    w.list(&v.top, |w, &(token, logprob)| {
+        w.token(token);
+        w.f32(logprob);
+    });
+}
+
+pub(super) fn get_logprobs(r: &mut Reader<'_>) -> Result<TokenLogprobs, DecodeError> {
     Ok(TokenLogprobs {
-        logprob: r.log_weight("verdict.logprobs.logprob")?,
-        top: r.list("verdict.logprobs.top", limits::MAX_TOP_LOGPROBS.into(), 8, |r| {
-            Ok((r.token("verdict.logprobs.top.token")?, r.log_weight("verdict.logprobs.top.logprob")?))
+        logprob: r.log_weight("logprobs.logprob")?,
+        top: r.list("logprobs.top", limits::MAX_TOP_LOGPROBS.into(), 8, |r| {
+            Ok((r.token("logprobs.top.token")?, r.log_weight("logprobs.top.logprob")?))
         })?,
     })
 }

@@ -8,6 +8,7 @@ use protocol::{Close, Hint, Open, Park, Position, SeqId, Work};
 use super::{Output, Scheduler, add};
 use crate::queue::{Past, Patience, Waiting};
 use crate::sequence::{Sequence, Start};
+use crate::wanted::Wanted;
 use crate::{Client, Drafting, Event, Failure, Finish, Refusal, RequestId, Shelved};
 
 impl Scheduler {
@@ -79,9 +80,12 @@ impl Scheduler {
         self.next_seq = SeqId(seq.0 + 1);
         let n_prompt = request.prompt.len() as u32;
         let room = self.config.context - n_prompt;
-        let limit = Position(n_prompt + request.max_tokens.map_or(room, |most| most.min(room)));
+        let most = if request.is_prompt_only() { Some(0) } else { request.max_tokens };
+        let limit = Position(n_prompt + most.map_or(room, |most| most.min(room)));
         let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
-        let beginning = request.namespace.filter(|_| !was_misled);
+        let told = past.as_ref().map_or(0, |past| past.told);
+        let wanted = request.of_prompt.and_then(|what| Wanted::new(what, n_prompt, told));
+        let beginning = request.namespace.filter(|_| !was_misled && wanted.is_none());
         let beginning = beginning.and_then(|namespace| self.find_beginning(namespace, &text));
         let start = Position(beginning.map_or(0, |beginning| beginning.len as u32));
         let reuse = beginning.map(|beginning| beginning.reuse);
@@ -108,19 +112,36 @@ impl Scheduler {
             limit,
             ignore_eos: request.ignore_eos,
             top_logprobs: request.top_logprobs,
+            of_prompt: wanted.map(|wanted| wanted.what()),
             history: text[..start.0 as usize].to_vec(),
         };
         let n_text = text.len() as u32;
         let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
         let is_drafted = has_drafter && n_text + 2 <= limit.0;
         if is_drafted {
-            let open = Open { start: Position(n_text), reuse: None, history: text.clone(), ..open.clone() };
+            let (reuse, of_prompt) = (None, None);
+            let history = text.clone();
+            let open = Open { start: Position(n_text), reuse, of_prompt, history, ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
         let asked = Box::new(request);
-        let start =
-            Start { seq, request: id, asked, text, start, reuse, past, limit, is_drafted, own, probe, now };
+        let request = id;
+        let start = Start {
+            seq,
+            request,
+            asked,
+            text,
+            start,
+            reuse,
+            wanted,
+            past,
+            limit,
+            is_drafted,
+            own,
+            probe,
+            now,
+        };
         self.sequences.insert(seq, Sequence::new(start));
         self.by_request.insert(id, seq);
         seq

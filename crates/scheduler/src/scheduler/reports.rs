@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use protocol::{
-    Company, End, Fault, FaultKind, Hint, Progress, Report, SeqId, StageIndex, Stored, Verdict, Work,
+    Company, End, Fault, FaultKind, Hint, Progress, PromptPart, Report, SeqId, StageIndex, Stored, Verdict,
+    Work,
 };
 use spec::Line;
 
@@ -24,7 +25,10 @@ impl Scheduler {
         now: Duration,
     ) -> Result<(), ReportFault> {
         let tail = StageIndex(self.config.n_stages - 1);
-        let is_tails = matches!(report, Report::Verdict(_) | Report::Progress(_) | Report::Closed(_));
+        let is_tails = matches!(
+            report,
+            Report::Verdict(_) | Report::Prompt(_) | Report::Progress(_) | Report::Closed(_)
+        );
         if is_tails && from != tail {
             return Err(ReportFault::NotTail { from, tail });
         }
@@ -39,6 +43,7 @@ impl Scheduler {
                 }
                 result
             }
+            Report::Prompt(part) => self.handle_prompt(*part),
             Report::Progress(progress) => self.handle_progress(&progress, now),
             Report::Closed(seq) => self.handle_closed(seq, now),
             Report::Stored(Stored { prefix, kept }) => {
@@ -94,6 +99,22 @@ impl Scheduler {
         Ok(())
     }
 
+    fn handle_prompt(&mut self, part: PromptPart) -> Result<(), ReportFault> {
+        let seq = part.seq;
+        let Some(sequence) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        let id = sequence.request();
+        match sequence.handle_prompt(part) {
+            Ok(found) => {
+                found.into_iter().for_each(|found| self.emit(id, Event::Prompt(found)));
+                Ok(())
+            }
+            Err(fault) => Err(self.refuse(seq, fault)),
+        }
+    }
+
     fn handle_progress(&mut self, progress: &Progress, now: Duration) -> Result<(), ReportFault> {
         let seq = progress.seq;
         if self.live(seq)?.is_none() {
@@ -101,13 +122,18 @@ impl Scheduler {
             return Ok(());
         }
         let (sequences, pace) = (&mut self.sequences, &self.pace);
-        let taken = sequences.get_mut(&seq).map(|sequence| sequence.handle_progress(progress, pace));
-        if let Some(Err(fault)) = taken {
-            return Err(self.refuse(seq, fault));
-        }
+        let is_over = match sequences.get_mut(&seq).map(|sequence| sequence.handle_progress(progress, pace)) {
+            Some(Err(fault)) => return Err(self.refuse(seq, fault)),
+            Some(Ok(is_over)) => is_over,
+            None => false,
+        };
         let in_company = self.n_live() > 1;
         self.pace.observe_chunk(&progress.timings, in_company);
-        self.send_all(seq, now);
+        if is_over {
+            self.finish(seq, Finish::Length, now);
+        } else {
+            self.send_all(seq, now);
+        }
         Ok(())
     }
 

@@ -28,6 +28,7 @@ pub(crate) fn request(n_prompt: usize, max_tokens: Option<u32>) -> Request {
         max_tokens,
         ignore_eos: false,
         top_logprobs: None,
+        of_prompt: None,
         client: 0,
         priority: 0,
         namespace: None,
@@ -126,6 +127,7 @@ fn line(output: &Output) -> String {
         Output::Hint(Hint::Advance { seq, epoch }) => format!("s{seq} advance to e{epoch}"),
         Output::Event(id, event) => match event {
             Event::Started { queued, .. } => format!("r{} started after {queued:?}", id.0),
+            Event::Prompt(found) => format!("r{} {} of its prompt", id.0, found.len()),
             Event::Tokens { tokens, .. } => format!("r{} tokens {:?}", id.0, ids(tokens)),
             Event::Done { finish, .. } => format!("r{} done: {finish:?}", id.0),
             Event::Failed(failure) => format!("r{} failed: {failure}", id.0),

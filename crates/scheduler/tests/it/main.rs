@@ -5,5 +5,6 @@ mod front;
 mod groups;
 mod interruptions;
 mod line;
+mod prompts;
 mod random;
 mod sharing;

@@ -42,6 +42,7 @@ fn request() -> impl Strategy<Value = Request> {
             max_tokens,
             ignore_eos,
             top_logprobs,
+            of_prompt: None,
             client: 0,
             priority: 0,
             namespace: None,
@@ -186,6 +187,7 @@ impl World {
                 assert!(heard.tokens.is_empty());
                 heard.started = true;
             }
+            Event::Prompt(_) => panic!("nobody asked for it"),
             Event::Tokens { tokens, logprobs } => {
                 assert!(heard.started && !tokens.is_empty());
                 heard.tokens.extend(tokens);
@@ -263,7 +265,9 @@ impl World {
                     assert_eq!((timings.drafted, timings.stale_windows), (0, 0));
                 }
                 Event::Failed(_) => {}
-                Event::Started { .. } | Event::Tokens { .. } => unreachable!("neither ends a request"),
+                Event::Started { .. } | Event::Prompt(_) | Event::Tokens { .. } => {
+                    unreachable!("neither ends a request")
+                }
             }
         }
         let stats = self.scheduler.stats();

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::fields::{self, Body};
+use crate::embeddings::request as embeddings;
 use crate::error::ApiError;
 use crate::fields::{Fields, asked};
 use crate::messages::request as messages;
@@ -26,7 +27,7 @@ struct Known {
     read: fn(&Fields) -> Result<String, ApiError>,
 }
 
-fn routes() -> [Known; 4] {
+fn routes() -> [Known; 5] {
     let hello = json!([{ "role": "user", "content": "Hi" }]);
     [
         Known {
@@ -42,6 +43,13 @@ fn routes() -> [Known; 4] {
             refused: request::UNSUPPORTED,
             least: json!({ "prompt": "Hi" }),
             read: |fields| Ok(format!("{:?}", CompletionRequest::read(fields, 100)?)),
+        },
+        Known {
+            path: "/v1/embeddings",
+            body: fields::embeddings,
+            refused: embeddings::UNSUPPORTED,
+            least: json!({ "input": "Hi" }),
+            read: |fields| Ok(format!("{:?}", embeddings::EmbeddingRequest::read(fields)?)),
         },
         Known {
             path: "/v1/responses",
@@ -146,6 +154,7 @@ fn every_field_of_the_openapi_document_has_a_row_with_its_range() {
         ("/detokenize", fields::detokenize),
         ("/v1/chat/completions", fields::chat),
         ("/v1/completions", fields::completion),
+        ("/v1/embeddings", fields::embeddings),
         ("/v1/responses", fields::responses),
         ("/v1/messages", fields::messages),
     ] {

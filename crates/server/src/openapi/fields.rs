@@ -1,10 +1,11 @@
 //! The fields of each request, with their ranges.
 
-use protocol::limits::{MAX_CONTEXT, MAX_TOP_LOGPROBS};
+use protocol::limits::{MAX_CONTEXT, MAX_ROW_WIDTH, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 
 use crate::limits::{
-    MAX_CHOICE_TEXTS, MAX_CHOICES, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME, MAX_TOOLS,
+    MAX_CHOICE_TEXTS, MAX_CHOICES, MAX_INPUTS, MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOOL_NAME,
+    MAX_TOOLS,
 };
 use crate::sampling::LARGE;
 
@@ -207,6 +208,24 @@ pub(super) fn completion() -> Body {
         ("best_of", integer(0, MAX_CHOICES as i64)),
     ]);
     Body { fields, required: vec!["prompt"] }
+}
+
+/// `POST /v1/embeddings`.
+pub(super) fn embeddings() -> Body {
+    let one = json!({ "type": "string", "minLength": 1 });
+    let some = json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": i32::MAX }, "minItems": 1 });
+    let several =
+        |items: &Value| json!({ "type": "array", "items": items, "minItems": 1, "maxItems": MAX_INPUTS });
+    let fields = vec![
+        ("model", text()),
+        ("input", json!({ "anyOf": [one, several(&one), some, several(&some)] })),
+        ("encoding_format", json!({ "enum": ["float", "base64", null] })),
+        ("dimensions", integer(1, i64::from(MAX_ROW_WIDTH))),
+        ("pooling", json!({ "enum": ["none", "mean", "cls", "last", null] })),
+        ("embd_normalize", json!({ "enum": [-1, 2, null] })),
+        ("priority", json!({ "type": ["integer", "null"], "minimum": -1000, "maximum": 1000 })),
+    ];
+    Body { fields, required: vec!["input"] }
 }
 
 /// `POST /v1/responses`.

@@ -36,6 +36,7 @@ const ROUTES: &[Route] = &[
     ("get", "/v1/models/{id}", "The model, by its name", None),
     ("post", "/v1/chat/completions", "Answers a chat", Some(fields::chat)),
     ("post", "/v1/completions", "Goes on from prompts", Some(fields::completion)),
+    ("post", "/v1/embeddings", "Embeddings of texts", Some(fields::embeddings)),
     ("post", "/v1/responses", "Answers a chat, in the form of the Responses API", Some(fields::responses)),
     ("get", "/v1/responses/{id}", "A response that is kept", None),
     ("delete", "/v1/responses/{id}", "Forgets a response", None),
@@ -126,6 +127,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::embeddings::request::EmbeddingRequest;
     use crate::fields::{Fields, asked};
     use crate::request::{ChatRequest, CompletionRequest};
 
@@ -158,6 +160,10 @@ mod tests {
         asked::take();
         CompletionRequest::read(&completion, 100).unwrap();
         assert!(missing(asked::take(), fields::completion(), &inner).is_empty());
+        let embeddings = Fields::parse(br#"{ "input": "Hi" }"#).unwrap();
+        asked::take();
+        EmbeddingRequest::read(&embeddings).unwrap();
+        assert!(missing(asked::take(), fields::embeddings(), &inner).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Token, TokenLogprobs};
+use protocol::{Found, OfPrompt, Token, TokenLogprobs};
 use scheduler::{Event, Finish};
 use serde_json::{Value, json};
 use server::{ApiConfig, Fill, ModelInfo};
@@ -109,4 +109,87 @@ async fn a_gap_is_filled_by_models_that_have_tokens_for_it() {
     assert_eq!(plain.complete(json!({ "suffix": "" })).await.status, 200);
     let refused = plain.complete(json!({ "suffix": "b" })).await;
     assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("suffix")));
+}
+
+/// What the line says of a prompt's tokens: one alternative each.
+fn prompt_logprobs(logprobs: &[f32]) -> Event {
+    let one = |&logprob: &f32| TokenLogprobs { logprob, top: vec![(Token(33), -0.25)] };
+    Event::Prompt(Found::Logprobs(logprobs.iter().map(one).collect()))
+}
+
+#[tokio::test]
+async fn a_prompt_is_echoed_with_its_log_probabilities() {
+    let play = || {
+        let answer = Event::Tokens {
+            tokens: tokens("x"),
+            logprobs: vec![TokenLogprobs { logprob: -3.0, top: vec![(Token(120), -3.0)] }],
+        };
+        let prompt = [prompt_logprobs(&[-1.0]), prompt_logprobs(&[-2.0])];
+        let [first, second] = prompt;
+        Script::Play(vec![started(0), first, second, answer, done(Finish::Length, 1)])
+    };
+    let body = json!({ "echo": true, "logprobs": 1, "max_tokens": 1 });
+    let harness = Harness::new([play(), play()]);
+    let whole = harness.complete(body.clone()).await.json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["text"], "Hix");
+    let expected = json!({
+        "tokens": ["<s>", "H", "i", "x"],
+        "token_logprobs": [null, -1.0, -2.0, -3.0],
+        "top_logprobs": [null, { "!": -0.25, "H": -1.0 }, { "!": -0.25, "i": -2.0 }, { "x": -3.0 }],
+        "text_offset": [0, 0, 1, 2],
+    });
+    assert_eq!(choice["logprobs"], expected);
+    assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    assert_eq!(harness.line.requests()[0].of_prompt, Some(OfPrompt::Logprobs { top: 1 }));
+
+    let stream = harness.complete(crate::fake::with(body, json!({ "stream": true }))).await.events();
+    let (mut text, mut lists) = (String::new(), vec![Vec::new(); 4]);
+    for event in &stream {
+        let choice = &event["choices"][0];
+        text.push_str(choice["text"].as_str().unwrap());
+        for (list, name) in lists.iter_mut().zip(["tokens", "token_logprobs", "top_logprobs", "text_offset"])
+        {
+            list.extend(choice["logprobs"][name].as_array().into_iter().flatten().cloned());
+        }
+    }
+    assert_eq!(text, "Hix");
+    let [tokens, logprobs, top, offsets] = &lists[..] else { panic!("four lists") };
+    assert_eq!(
+        &expected,
+        &json!({
+            "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets,
+        })
+    );
+    assert_eq!(stream[0]["choices"][0]["text"], "Hi", "the prompt comes first, and whole");
+}
+
+#[tokio::test]
+async fn a_prompt_alone_is_scored_without_an_answer() {
+    let play = |logprobs: &[f32]| {
+        let mut events = vec![started(0)];
+        events.extend((!logprobs.is_empty()).then(|| prompt_logprobs(logprobs)));
+        events.push(done(Finish::Length, 0));
+        Script::Play(events)
+    };
+    let harness = Harness::new([play(&[-1.0]), play(&[]), play(&[-1.0]), play(&[-1.0, -1.0])]);
+    let body = |prompt: Value| json!({ "prompt": prompt, "echo": true, "logprobs": 0, "max_tokens": 0 });
+    let two = harness.complete(body(json!([72, 105]))).await.json();
+    assert_eq!(
+        (&two["choices"][0]["text"], &two["choices"][0]["finish_reason"]),
+        (&json!("Hi"), &json!("length"))
+    );
+    let expected = json!({
+        "tokens": ["H", "i"], "token_logprobs": [null, -1.0], "top_logprobs": null, "text_offset": [0, 1],
+    });
+    assert_eq!(two["choices"][0]["logprobs"], expected);
+    assert_eq!(two["usage"]["completion_tokens"], 0);
+    let one = harness.complete(body(json!([72]))).await.json();
+    assert_eq!(one["choices"][0]["logprobs"]["token_logprobs"], json!([null]));
+    let stream = harness.complete(crate::fake::with(body(json!([72, 105])), json!({ "stream": true }))).await;
+    assert_eq!(stream.events()[0]["choices"][0]["logprobs"], expected);
+
+    let bare = harness.complete(json!({ "echo": true, "max_tokens": 0 })).await.json();
+    assert_eq!((&bare["choices"][0]["text"], bare["choices"][0].get("logprobs")), (&json!("Hi"), None));
+    assert!(harness.line.requests().iter().all(|request| request.max_tokens == Some(0)));
 }

@@ -101,7 +101,7 @@ async fn invalid_completions() {
         ("best_of in a stream", json!({ "best_of": 2, "stream": true })),
         ("best_of below n", json!({ "best_of": 1, "n": 2 })),
         ("suffix", json!({ "suffix": "x" })),
-        ("echo with logprobs", json!({ "echo": true, "logprobs": 1 })),
+        ("nothing to generate and nothing to show", json!({ "max_tokens": 0, "logprobs": 1 })),
         ("logprobs of the chat kind", json!({ "logprobs": true })),
     ];
     let harness = Harness::new([]);

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
-use protocol::{Grammar, StageCounters, StageTiming, Token, TokenLogprobs};
+use protocol::{Grammar, Pooling, StageCounters, StageTiming, Token, TokenLogprobs};
 use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, SharedJournal, Timings};
 use serde_json::Value;
 use server::{
@@ -371,6 +371,8 @@ pub(crate) fn model_info() -> ModelInfo {
         context: 128,
         trained_context: Some(2048),
         n_params: Some(1000),
+        row_width: 4,
+        pooling: Some(Pooling::Mean),
         architecture: "llama".into(),
         created: 1_700_000_000,
         fingerprint: "paceline-test".into(),

@@ -44,7 +44,8 @@ async fn every_route_but_the_open_ones_asks_for_a_key() {
     let others = [
         "/x",
         "/v1",
-        "/v1/embeddings",
+        "/v1/embeddings/",
+        "/embeddings",
         "/health/",
         "//health",
         "/ready/x",

@@ -4,6 +4,7 @@
 mod cancel;
 mod completions;
 mod documented;
+mod embeddings;
 mod errors;
 mod events;
 mod fake;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{
-    Chunk, Close, Frame, Hint, Position, Report, SeqId, StageIndex, Token, Verdict, Window, Work,
+    Chunk, Close, End, Frame, Hint, Position, Report, SeqId, StageIndex, Token, Verdict, Window, Work,
 };
 use spec::{Pipeline, Setup};
 
@@ -103,8 +103,9 @@ impl Guesses {
             let open = ask.open(seq, self.limits.context);
             let width = self.reach.width.unwrap_or_else(|| self.random.between(1, self.limits.max_width));
             let depth = self.reach.depth.unwrap_or_else(|| self.random.between(1, 16));
-            let setup =
-                Setup { seq, n_vocab: self.limits.n_vocab, limit: open.limit, max_in_flight: depth as usize };
+            // Of a prompt alone no window is ever sent.
+            let limit = open.limit.max(Position(ask.prompt.len() as u32 + 1));
+            let setup = Setup { seq, n_vocab: self.limits.n_vocab, limit, max_in_flight: depth as usize };
             let pipeline = Pipeline::new(setup, ask.prompt.clone());
             let proposer = Proposer::new(self.random.fork(), self.limits.n_vocab, self.limits.end_token);
             let running = Running { request, pipeline, n_chunked: 0, chunks_in_flight: 0, width, proposer };
@@ -126,12 +127,15 @@ impl Guesses {
                 self.nudge = Some(self.nudge.map_or(later, |nudge| nudge.min(later)));
                 return;
             }
-            let prompt = &self.asks[running.request].prompt;
-            let work = if running.n_chunked + 1 < prompt.len() {
+            let ask = &self.asks[running.request];
+            let prompt = &ask.prompt;
+            let work = if running.n_chunked + usize::from(!ask.is_prompt_only()) < prompt.len() {
                 if running.chunks_in_flight == self.limits.max_chunks {
                     return;
                 }
-                running.next_chunk(seq, prompt, self.random.between(1, self.limits.chunk_rows))
+                running.next_chunk(seq, ask, self.random.between(1, self.limits.chunk_rows))
+            } else if ask.is_prompt_only() {
+                return;
             } else {
                 let most = running.width;
                 let width = self.reach.width.unwrap_or_else(|| self.random.between(1, most));
@@ -203,12 +207,14 @@ impl Guesses {
 }
 
 impl Running {
-    fn next_chunk(&mut self, seq: SeqId, prompt: &[Token], most: u32) -> Work {
+    fn next_chunk(&mut self, seq: SeqId, ask: &Ask, most: u32) -> Work {
         let base = self.n_chunked;
-        self.n_chunked = (base + most as usize).min(prompt.len() - 1);
+        let end = ask.prompt.len() - usize::from(!ask.is_prompt_only());
+        self.n_chunked = (base + most as usize).min(end);
         self.chunks_in_flight += 1;
-        let tokens = prompt[base..self.n_chunked].to_vec();
-        Work::Chunk(Chunk { seq, base: Position(base as u32), tokens })
+        let tokens = ask.prompt[base..self.n_chunked].to_vec();
+        let follows = ask.prompt.get(self.n_chunked).copied().filter(|_| ask.of_prompt.is_some());
+        Work::Chunk(Chunk { seq, base: Position(base as u32), tokens, follows })
     }
 
     /// The next window with some proposal, or without one if it was refused, and whether it was.
@@ -254,7 +260,18 @@ impl Front for Guesses {
                 };
                 running.chunks_in_flight =
                     running.chunks_in_flight.checked_sub(1).ok_or("progress of a chunk that was not sent")?;
-                self.advance(progress.seq, now);
+                let ask = &self.asks[running.request];
+                if ask.is_prompt_only() && progress.next.0 as usize == ask.prompt.len() {
+                    self.end(progress.seq, Ending::Done(End::Limit));
+                    self.start(now);
+                } else {
+                    self.advance(progress.seq, now);
+                }
+                Ok(())
+            }
+            Report::Prompt(part) => {
+                let Some(running) = self.running.get(&part.seq) else { return self.known(part.seq) };
+                self.stories.found(running.request, part.found);
                 Ok(())
             }
             Report::Closed(seq) => {

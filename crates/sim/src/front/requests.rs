@@ -131,6 +131,7 @@ impl Requests {
                 self.stories.started(request);
                 self.turns.started(request);
             }
+            Event::Prompt(found) => self.stories.found(request, found),
             Event::Tokens { tokens, logprobs } => {
                 let expected = if self.asks[request].top_logprobs.is_some() { tokens.len() } else { 0 };
                 assert_eq!(logprobs.len(), expected, "one log-probability per token if asked for");

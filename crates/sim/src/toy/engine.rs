@@ -1,9 +1,9 @@
 //! A range of the toy model's layers with its memory. It does what it is told and checks nothing: see `watch`.
 
 use protocol::{Open, Position};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
 
-use super::{Model, ROW_WIDTH, ToySampler, remember};
+use super::{Model, ROW_WIDTH, ToySampler, remember, unfold};
 use crate::random::Random;
 use crate::scenario::is_refused;
 
@@ -27,6 +27,8 @@ pub(crate) struct ToyEngine {
     slots: Vec<Vec<Memory>>,
     /// Of the last call, for the rows that asked for them; the others are empty.
     logits: Vec<Vec<f32>>,
+    /// The same for hidden rows.
+    hidden: Vec<Vec<f32>>,
     flaws: Flaws,
     /// Rows that a fault left in place although they were cut, by slot.
     leftover: Vec<usize>,
@@ -42,6 +44,7 @@ impl ToyEngine {
             slots: vec![vec![Memory::new(); shape.layers.len() as usize]; n_slots],
             shape,
             logits: Vec::new(),
+            hidden: Vec::new(),
             flaws,
             leftover: vec![0; n_slots],
             spoiled_calls: 0,
@@ -80,6 +83,7 @@ impl Engine for ToyEngine {
         self.may_fail()?;
         out.clear();
         self.logits.clear();
+        self.hidden.clear();
         let mut n_done = 0;
         for span in spans {
             if self.leftover[usize::from(span.slot.0)] > 0 {
@@ -91,12 +95,13 @@ impl Engine for ToyEngine {
                     Input::Rows(rows) => unpack(&rows[n_done * ROW_WIDTH..][..ROW_WIDTH]),
                 };
                 let row = self.compute(span.slot, span.base.plus(i), below);
-                if !self.shape.is_tail {
-                    out.extend(row.to_le_bytes().map(f32::from));
-                } else if span.want_logits {
-                    self.logits.push(self.model.logits(row).collect());
+                if self.shape.is_tail {
+                    let logits = (span.want == Want::Logits).then(|| self.model.logits(row).collect());
+                    self.logits.push(logits.unwrap_or_default());
+                    let hidden = (span.want == Want::Hidden).then(|| unfold(row).to_vec());
+                    self.hidden.push(hidden.unwrap_or_default());
                 } else {
-                    self.logits.push(Vec::new());
+                    out.extend(unfold(row));
                 }
                 n_done += 1;
             }
@@ -106,6 +111,10 @@ impl Engine for ToyEngine {
 
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row]
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        &self.hidden[row]
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {

@@ -104,8 +104,8 @@ impl StageCore {
             if self.slots.needs_cut(slot, base) {
                 batch.cuts.push(Cut { slot, len: base });
             }
-            let want_logits = self.shape.is_tail && matches!(item.frame.work, Work::Window(_));
-            batch.spans.push(Span { slot, base, n_rows: candidate.n_rows, want_logits });
+            let want = sequence.want(&item.frame.work);
+            batch.spans.push(Span { slot, base, n_rows: candidate.n_rows, want });
             batch.items.push(item);
         }
         Some(batch)
@@ -306,6 +306,15 @@ impl StageCore {
                 }
             }
             work => {
+                if let Work::Chunk(chunk) = work {
+                    match tail.read_chunk(chunk, engine, first_row) {
+                        Ok(parts) => {
+                            let parts = parts.into_iter().map(|part| Report::Prompt(Box::new(part)));
+                            self.outputs.extend(parts.map(Output::Report));
+                        }
+                        Err(kind) => return self.poison(item.seq, kind),
+                    }
+                }
                 tail.pass_chunk(work.tokens());
                 let next = base_of(work).plus(work.tokens().len());
                 Report::Progress(Progress { seq: item.seq, next, timings })

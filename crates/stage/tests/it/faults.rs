@@ -20,7 +20,8 @@ pub(crate) fn tokens(ids: &[i32]) -> Vec<Token> {
 }
 
 pub(crate) fn chunk(base: u32, n: usize) -> Frame {
-    Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(base), tokens: tokens(&vec![1; n]) }))
+    let tokens = tokens(&vec![1; n]);
+    Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(base), tokens, follows: None }))
 }
 
 pub(crate) fn window(epoch: u32, base: u32, ids: &[i32]) -> Frame {

@@ -115,7 +115,9 @@ impl Front {
             Phase::Prompt(base) if base + 1 < self.prompt.len() => {
                 let n = (1 + rng.below(self.manner.width)).min(self.prompt.len() - 1 - base);
                 let tokens = self.prompt[base..base + n].to_vec();
-                line.send(Frame::new(Work::Chunk(Chunk { seq, base: Position(base as u32), tokens })));
+                let base_position = Position(base as u32);
+                let chunk = Chunk { seq, base: base_position, tokens, follows: None };
+                line.send(Frame::new(Work::Chunk(chunk)));
                 self.phase = Phase::Prompt(base + n);
             }
             Phase::Prompt(_) | Phase::Generating => {

@@ -7,6 +7,7 @@ mod groups;
 mod line;
 mod policy;
 mod prefixes;
+mod prompts;
 mod sharing;
 mod speculation;
 mod table;

@@ -15,7 +15,8 @@ fn first(n_slots: u16) -> Stage {
 }
 
 fn chunk(seq: u64, base: u32, n: usize) -> Frame {
-    Frame::new(Work::Chunk(Chunk { seq: SeqId(seq), base: Position(base), tokens: vec![Token(1); n] }))
+    let tokens = vec![Token(1); n];
+    Frame::new(Work::Chunk(Chunk { seq: SeqId(seq), base: Position(base), tokens, follows: None }))
 }
 
 fn window(seq: u64, epoch: u32, base: u32, n: usize, run_ahead: bool) -> Frame {

@@ -64,7 +64,12 @@ pub(crate) fn go_on(stage: &mut Stage, seq: SeqId, text: &[Token], start: usize)
     let last = text.len() - 1;
     if start < last {
         let base = Position(start as u32);
-        stage.hear(frame(Work::Chunk(Chunk { seq, base, tokens: text[start..last].to_vec() })));
+        stage.hear(frame(Work::Chunk(Chunk {
+            seq,
+            base,
+            tokens: text[start..last].to_vec(),
+            follows: None,
+        })));
     }
     let mut said = vec![text[last]];
     while said.len() <= 4 {

@@ -20,7 +20,8 @@ fn limit(text: &[Token]) -> Position {
 
 fn chunk(seq: SeqId, text: &[Token], base: usize) -> Frame {
     let base_position = Position(base as u32);
-    Frame::new(Work::Chunk(protocol::Chunk { seq, base: base_position, tokens: text[base..].to_vec() }))
+    let tokens = text[base..].to_vec();
+    Frame::new(Work::Chunk(protocol::Chunk { seq, base: base_position, tokens, follows: None }))
 }
 
 #[test]

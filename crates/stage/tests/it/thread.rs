@@ -82,7 +82,7 @@ fn begin(limit: u32) -> Frame {
 /// Decodes plainly from the prompt `5 6 7` and returns the text.
 fn decode(line: &Handle, reports: &Receiver<Report>, limit: u32) -> Vec<Token> {
     let tokens = vec![Token(5), Token(6)];
-    let chunk = Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens });
+    let chunk = Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens, follows: None });
     for frame in [begin(limit), Frame::new(chunk), window(2, Token(7))] {
         line.frame(frame).expect("the line takes it");
     }

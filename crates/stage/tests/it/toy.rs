@@ -2,7 +2,7 @@
 //! so any missing, stale or misplaced position changes the tokens. Its engine asserts the port's contract.
 
 use protocol::{LayerRange, Open, Position, SamplerParams, SeqId, Token};
-use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span};
+use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
 
 pub(crate) const N_LAYERS: u32 = 6;
 pub(crate) const N_VOCAB: usize = 16;
@@ -79,6 +79,23 @@ pub(crate) fn reference(prompt: &[Token], seed: u64, limit: Position, ignore_eos
     tokens.split_off(prompt.len())
 }
 
+/// The hidden row of each of a text's tokens.
+pub(crate) fn rows(text: &[Token]) -> Vec<[f32; WIDTH]> {
+    let mut layers = vec![Past::new(); N_LAYERS as usize];
+    let row = |token: &Token| {
+        let layers = (0..N_LAYERS).zip(&mut layers);
+        pack(layers.fold(token.0 as u64, |row, (i, past)| layer(i, past, row)))
+    };
+    text.iter().map(row).collect()
+}
+
+/// The logits of a hidden row: one token is favoured.
+pub(crate) fn logits(row: [f32; WIDTH]) -> Vec<f32> {
+    let mut logits = vec![0.0; N_VOCAB];
+    logits[(unpack(&row) % N_VOCAB as u64) as usize] = 1.0;
+    logits
+}
+
 /// What an engine does next instead of its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -98,6 +115,7 @@ pub(crate) struct Toy {
     /// Base and end of each slot's last call.
     last: Vec<(u32, u32)>,
     logits: Vec<Vec<f32>>,
+    hidden: Vec<Vec<f32>>,
     pub(crate) failure: Failure,
     /// Whether the next save fails.
     pub(crate) refuses_save: bool,
@@ -130,6 +148,7 @@ impl Toy {
             last: vec![(0, 0); usize::from(n_slots)],
             shape,
             logits: Vec::new(),
+            hidden: Vec::new(),
             failure: Failure::None,
             refuses_save: false,
             calls: Vec::new(),
@@ -148,7 +167,7 @@ impl Toy {
             assert!(span.n_rows > 0);
             assert_eq!(self.slots[usize::from(span.slot.0)][0].len(), span.base.0 as usize, "{span:?}");
             assert!(span.base.0 + span.n_rows as u32 <= self.shape.context);
-            assert!(self.shape.is_tail || !span.want_logits);
+            assert!(self.shape.is_tail || span.want == Want::Nothing);
         }
         assert!(self.shape.rewind == Rewind::Anywhere || spans.len() == 1);
     }
@@ -177,6 +196,7 @@ impl Engine for Toy {
         assert_eq!(n_input, spans.iter().map(|s| s.n_rows).sum::<usize>());
         out.clear();
         self.logits.clear();
+        self.hidden.clear();
         let mut row = 0;
         for span in spans {
             self.last[usize::from(span.slot.0)] = (span.base.0, span.base.0 + span.n_rows as u32);
@@ -186,12 +206,13 @@ impl Engine for Toy {
                     .zip(pasts)
                     .fold(below(row), |value, (index, past)| layer(index, past, value));
                 row += 1;
+                let row = pack(hidden);
                 if self.shape.is_tail {
-                    let mut logits = vec![0.0; if span.want_logits { N_VOCAB } else { 0 }];
-                    logits.get_mut((hidden % N_VOCAB as u64) as usize).into_iter().for_each(|l| *l = 1.0);
-                    self.logits.push(logits);
+                    let if_wanted = |want, values| if span.want == want { values } else { Vec::new() };
+                    self.logits.push(if_wanted(Want::Logits, logits(row)));
+                    self.hidden.push(if_wanted(Want::Hidden, row.to_vec()));
                 } else {
-                    out.extend((0..WIDTH).map(|i| f32::from((hidden >> (16 * i)) as u16)));
+                    out.extend(row);
                 }
             }
         }
@@ -200,6 +221,11 @@ impl Engine for Toy {
 
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row]
+    }
+
+    fn hidden(&self, row: usize) -> &[f32] {
+        assert!(!self.hidden[row].is_empty(), "nobody asked for row {row}");
+        &self.hidden[row]
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
@@ -243,6 +269,10 @@ impl Engine for Toy {
     }
 }
 
+fn pack(hidden: u64) -> [f32; WIDTH] {
+    std::array::from_fn(|i| f32::from((hidden >> (16 * i)) as u16))
+}
+
 fn unpack(row: &[f32]) -> u64 {
     row.iter().rev().fold(0, |hidden, &value| hidden << 16 | value as u64)
 }
@@ -284,6 +314,7 @@ pub(crate) fn open(seq: u64) -> Open {
         limit: Position(CONTEXT),
         ignore_eos: true,
         top_logprobs: None,
+        of_prompt: None,
         history: Vec::new(),
     }
 }

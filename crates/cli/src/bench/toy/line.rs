@@ -82,6 +82,7 @@ impl ToyLine {
             max_tokens: Some(workload.answer.len() as u32),
             ignore_eos: true,
             top_logprobs: None,
+            of_prompt: None,
             client: 0,
             priority: 0,
             namespace: None,
@@ -91,7 +92,7 @@ impl ToyLine {
             let (mut answer, mut times) = (Vec::new(), Vec::new());
             while let Some(event) = events.recv().await {
                 match event {
-                    Event::Started { .. } => {}
+                    Event::Started { .. } | Event::Prompt(_) => {}
                     Event::Tokens { tokens, .. } => {
                         times.push((now(), tokens.len()));
                         answer.extend(tokens);

@@ -1,4 +1,5 @@
-//! Log-probabilities: log-softmax of the raw logits, before bias, penalties and filters.
+//! Log-probabilities: log-softmax of the raw logits, before bias, penalties and filters. Those of answers and of prompts
+//! are the same numbers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,9 +27,10 @@ impl Ord for Entry {
     }
 }
 
-/// Of the sampled token, and of the `n_top` most likely ones, best first. Logits that are not numbers have no
-/// probability.
-pub(super) fn of(logits: &[f32], sampled: Token, n_top: u8) -> TokenLogprobs {
+/// Of a token, and of the `n_top` most likely ones, best first. Logits that are not numbers have no probability, nor has
+/// a token beyond them.
+#[must_use]
+pub fn of(logits: &[f32], token: Token, n_top: u8) -> TokenLogprobs {
     let largest = logits.iter().fold(f32::NEG_INFINITY, |best, &logit| best.max(logit));
     let sum: f64 = logits.iter().map(|&logit| exp_below(logit, largest)).sum();
     let logprob = |logit: f32| {
@@ -38,12 +40,12 @@ pub(super) fn of(logits: &[f32], sampled: Token, n_top: u8) -> TokenLogprobs {
         let below = if logit == largest { 0.0 } else { f64::from(logit) - f64::from(largest) };
         (below - sum.ln()) as f32
     };
-    let of_sampled = logits.get(sampled.0.cast_unsigned() as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let of_token = logits.get(token.0.cast_unsigned() as usize).copied().unwrap_or(f32::NEG_INFINITY);
     let top = top(logits, usize::from(n_top))
         .into_iter()
         .map(|entry| (entry.token, logprob(entry.logit)))
         .collect();
-    TokenLogprobs { logprob: logprob(of_sampled), top }
+    TokenLogprobs { logprob: logprob(of_token), top }
 }
 
 /// `exp(logit - largest)`, also where both are infinite.
