@@ -56,9 +56,7 @@ pub(crate) fn start(filter: Option<&str>, verbose: u8, format: Format) -> anyhow
     })?;
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr);
     let started = match format {
-        Format::Text => {
-            lines.with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).try_init()
-        }
+        Format::Text => lines.with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).try_init(),
         Format::Json => {
             let words: Directive = format!("{WORDS}=info").parse().expect("a target and a level");
             let filter = filter.add_directive(words);

@@ -297,9 +297,8 @@ mod tests {
     fn what_comes_round_is_noted_where_it_left() {
         let mut journal = Journal::default();
         sent(&mut journal, &[open(), chunk(2), chunk(6), window(0, 0)], 1);
-        let progress = |next| {
-            Report::Progress(Progress { seq: SEQ, next: Position(next), timings: timings() })
-        };
+        let progress =
+            |next| Report::Progress(Progress { seq: SEQ, next: Position(next), timings: timings() });
         journal.heard(&progress(6), ms(2));
         journal.heard(&progress(10), ms(3));
         journal.heard(&verdict(0), ms(4));

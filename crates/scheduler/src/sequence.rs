@@ -413,5 +413,3 @@ impl Sequence {
         }
     }
 }
-
-}

@@ -135,10 +135,14 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 prediction: prediction.clone(),
             };
             let running = api.enter()?;
-            let traced = options.trace.as_ref().map(|trace| trace.choice(&model.info.id, || shown(model, prompt)));
+            let traced =
+                options.trace.as_ref().map(|trace| trace.choice(&model.info.id, || shown(model, prompt)));
             let journal = traced.as_ref().map(ChoiceTrace::journal);
-            let submission =
-                api.line().submit(request, journal).await.map_err(|refusal| ApiError::refused(refusal, param))?;
+            let submission = api
+                .line()
+                .submit(request, journal)
+                .await
+                .map_err(|refusal| ApiError::refused(refusal, param))?;
             let tokenizer = model.tokenizer.clone();
             let (turn, parts) = Turn::new(&reading, Uuid::new_v4().simple().to_string());
             let listed =

@@ -146,8 +146,10 @@ fn connector(roots: Option<&Path>) -> anyhow::Result<TlsConnector> {
         }
     }
     if store.is_empty() {
-        bail!("no certificates are there that could prove who a collector is: name some with \
-               OTEL_EXPORTER_OTLP_CERTIFICATE");
+        bail!(
+            "no certificates are there that could prove who a collector is: name some with \
+               OTEL_EXPORTER_OTLP_CERTIFICATE"
+        );
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -172,7 +174,17 @@ mod tests {
         ] {
             assert_eq!(url.parse::<Target>().unwrap().to_string(), shown);
         }
-        for url in ["", "c:4318", "http://", "http://:80", "http://c:x", "http://c:0", "ftp://c", "http://u@c", "http://c/a b"] {
+        for url in [
+            "",
+            "c:4318",
+            "http://",
+            "http://:80",
+            "http://c:x",
+            "http://c:0",
+            "ftp://c",
+            "http://u@c",
+            "http://c/a b",
+        ] {
             assert!(url.parse::<Target>().unwrap_err().contains("write http://host:port"), "{url}");
         }
     }

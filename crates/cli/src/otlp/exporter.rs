@@ -159,7 +159,8 @@ impl Sender {
     }
 
     async fn deliver(&mut self, traces: Vec<Trace>) {
-        let body = hyper::body::Bytes::from(self.settings.encoding.encode(&Export::of(&self.settings, traces)));
+        let body =
+            hyper::body::Bytes::from(self.settings.encoding.encode(&Export::of(&self.settings, traces)));
         let mut pauses = PAUSES.into_iter();
         loop {
             let answer = self.client.post(self.settings.encoding.content_type(), body.clone()).await;

@@ -190,7 +190,8 @@ impl Said<'_> {
     fn headers(&mut self) -> Vec<(String, String)> {
         let Some((name, list)) = self.exporter("HEADERS") else { return Vec::new() };
         let (good, bad): (Vec<_>, Vec<_>) = self.pairs(&name, &list).into_iter().partition(|(key, value)| {
-            hyper::header::HeaderName::try_from(key).is_ok() && hyper::header::HeaderValue::try_from(value).is_ok()
+            hyper::header::HeaderName::try_from(key).is_ok()
+                && hyper::header::HeaderValue::try_from(value).is_ok()
         });
         if !bad.is_empty() {
             self.pass_over(&name, "an entry is no header");
@@ -298,16 +299,19 @@ mod tests {
         assert_eq!(at("https://c/otlp/"), "https://c:443/otlp/v1/traces");
         assert_eq!(at("http://c:4318/v1/traces"), "http://c:4318/v1/traces");
         let own = [(ALL, "http://c:4318"), (OWN, "http://d:1/in"), ("OTEL_TRACES_EXPORTER", "otlp,console")];
-        assert_eq!(url(&Asked::default(), &own).unwrap(), "http://d:1/in", "one for traces is taken as it is");
+        assert_eq!(
+            url(&Asked::default(), &own).unwrap(),
+            "http://d:1/in",
+            "one for traces is taken as it is"
+        );
         assert_eq!(url(&flag("http://e:2"), &own).unwrap(), "http://e:2/v1/traces", "flags win");
     }
 
     #[test]
     fn what_a_variable_says_wrong_is_told_and_passed_over() {
-        for (name, value, part) in [
-            (ALL, "c:4318", "nothing is traced"),
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "port 4318"),
-        ] {
+        for (name, value, part) in
+            [(ALL, "c:4318", "nothing is traced"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "port 4318")]
+        {
             let given = [(ALL, "http://c:4318"), (name, value)];
             let (settings, wrong) = under(&Asked::default(), &given);
             assert_eq!(settings.unwrap(), None, "{name}");

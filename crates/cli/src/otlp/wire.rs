@@ -254,8 +254,7 @@ fn said(value: &Value) -> Said {
         Value::Number(number) => Said::Number(i64::try_from(*number).unwrap_or(i64::MAX)),
         Value::Flag(flag) => Said::Flag(*flag),
         Value::Words(words) => {
-            let values =
-                words.iter().map(|word| AnyValue { said: Some(Said::Text(word.clone())) }).collect();
+            let values = words.iter().map(|word| AnyValue { said: Some(Said::Text(word.clone())) }).collect();
             Said::List(ArrayValue { values })
         }
     }

@@ -18,8 +18,8 @@ use scheduler::{
 use spec::{Draft, Proposer};
 use tokio::sync::{mpsc, watch};
 
-pub use shown::Onlookers;
 use shown::Audience;
+pub use shown::Onlookers;
 
 use super::prompts::Prompts;
 use super::pulse::{Owed, Pulse};

@@ -20,8 +20,8 @@ use crate::api::Api;
 use parent::Parent;
 use record::Head;
 
-pub use record::{Record, Trace};
 pub(crate) use record::{ChoiceTrace, RequestTrace};
+pub use record::{Record, Trace};
 pub use sampler::{NoShare, Sampler, Share, UnknownSampler};
 pub use spans::{MAX_SPANS, Place, Span, Value};
 pub(crate) use watched::until_sent;

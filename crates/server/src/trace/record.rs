@@ -92,7 +92,11 @@ pub(crate) struct ChoiceTrace {
 
 impl RequestTrace {
     /// A trace of a request that has just come, if it is to be traced.
-    pub(crate) fn begin(tracing: &Tracing, parent: Option<Parent>, head: impl FnOnce() -> Head) -> Option<Self> {
+    pub(crate) fn begin(
+        tracing: &Tracing,
+        parent: Option<Parent>,
+        head: impl FnOnce() -> Head,
+    ) -> Option<Self> {
         let own = || (u128::from(draw_seed()) << 64 | u128::from(draw_seed())).max(1);
         let trace = parent.as_ref().map_or_else(own, |parent| parent.trace);
         if !tracing.sampler.takes(trace, parent.as_ref()) {
@@ -190,9 +194,9 @@ impl Record {
         };
         let failed = state.status.is_some_and(|status| status >= 500);
         let name = format!("{} {}", head.method, head.route);
-        let spans =
-            spans::of(Whole { name, took, attributes, failed, choices: &choices, at: &at, first_id });
-        let stages = choices.into_iter().map(|choice| choice.journal.stages).find(|stages| !stages.is_empty());
+        let spans = spans::of(Whole { name, took, attributes, failed, choices: &choices, at: &at, first_id });
+        let stages =
+            choices.into_iter().map(|choice| choice.journal.stages).find(|stages| !stages.is_empty());
         let (span, state) = parent.map_or((None, None), |parent| (Some(parent.span), parent.state));
         let stages = stages.unwrap_or_default();
         Trace { id: trace, parent: span, state, started: started.1, stages, spans }

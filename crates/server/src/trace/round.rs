@@ -50,9 +50,7 @@ pub(super) fn legs(took: Duration, timings: &[StageTiming], stages: &[StageSeen]
 /// The front measures round trips between itself and each stage only. Between two others it takes the longer one: it is
 /// right where the front sits beside one of them or at one end of the line, and never short of the true one by much.
 fn link_weights(n_stages: usize, stages: &[StageSeen]) -> Vec<f64> {
-    let is_local = |at: Option<usize>| {
-        at.is_none_or(|at| stages.get(at).is_some_and(|stage| stage.is_local))
-    };
+    let is_local = |at: Option<usize>| at.is_none_or(|at| stages.get(at).is_some_and(|stage| stage.is_local));
     let rtt = |at: Option<usize>| at.and_then(|at| stages.get(at)).and_then(|stage| stage.rtt);
     // The front stands before the first stage and behind the last one.
     let ends = |link: usize| (link.checked_sub(1), Some(link).filter(|&to| to < n_stages));
@@ -111,8 +109,14 @@ mod tests {
     fn what_the_stages_do_not_account_for_is_the_links() {
         let timings = [timing(0, 10), timing(5, 15), timing(0, 10)];
         let even = told(100, &timings, &line(&[None, Some(20)]));
-        let expected =
-            [("stage 0", 10), ("link 1", 20), ("stage 1", 20), ("link 2", 20), ("stage 2", 10), ("link 3", 20)];
+        let expected = [
+            ("stage 0", 10),
+            ("link 1", 20),
+            ("stage 1", 20),
+            ("link 2", 20),
+            ("stage 2", 10),
+            ("link 3", 20),
+        ];
         assert_eq!(even, expected.map(|(name, time)| (name.to_owned(), time)));
     }
 
@@ -120,8 +124,11 @@ mod tests {
     fn links_share_by_their_round_trips() {
         let timings = [timing(0, 10); 3];
         let near_then_far = told(80, &timings, &line(&[Some(2), Some(4)]));
-        let links: Vec<u64> =
-            near_then_far.iter().filter(|(name, _)| name.starts_with("link")).map(|(_, time)| *time).collect();
+        let links: Vec<u64> = near_then_far
+            .iter()
+            .filter(|(name, _)| name.starts_with("link"))
+            .map(|(_, time)| *time)
+            .collect();
         assert_eq!(links, [10, 20, 20]);
     }
 

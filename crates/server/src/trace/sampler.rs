@@ -22,9 +22,7 @@ impl Default for Sampler {
 
 /// A name that OpenTelemetry has not, or has not for us.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no sampler: use always_on, always_off, traceidratio, or one of them behind `parentbased_`"
-)]
+#[error("`{0}` is no sampler: use always_on, always_off, traceidratio, or one of them behind `parentbased_`")]
 pub struct UnknownSampler(String);
 
 /// A share outside 0 to 1.

@@ -180,8 +180,8 @@ fn on_the_line(tree: &mut Tree, parent: Option<u64>, shown: Shown<'_>, (opened, 
     let brought = stay.pieces.iter().map(tokens).sum::<u32>();
     let prompt = vec![("paceline.cached_tokens", stay.cached.into()), ("paceline.rows", chunked.into())];
     let prefill = tree.add(parent, "prefill", (opened, decoding), prompt);
-    let decode =
-        first.map(|_| tree.add(parent, "decode", (decoding, over), vec![("paceline.tokens", brought.into())]));
+    let decode = first
+        .map(|_| tree.add(parent, "decode", (decoding, over), vec![("paceline.tokens", brought.into())]));
     for piece in &stay.pieces {
         // Whoever runs ahead of the first token was sent in that time, too, and may outlast it.
         if tree.spans.len() >= MAX_SPANS {
@@ -260,8 +260,7 @@ fn interrupted(is: bool) -> Vec<(&'static str, Value)> {
 
 /// What a choice came to.
 fn figures(choice: &Choice) -> Vec<(&'static str, Value)> {
-    let mut figures =
-        vec![("gen_ai.response.finish_reasons", Value::Words(vec![choice.finish.to_owned()]))];
+    let mut figures = vec![("gen_ai.response.finish_reasons", Value::Words(vec![choice.finish.to_owned()]))];
     match &choice.journal.ended {
         Some((_, Event::Done { timings, .. })) => {
             figures.extend([
@@ -309,7 +308,16 @@ impl Tree {
     ) -> u64 {
         let id = self.first_id + self.spans.len() as u64;
         let (name, end) = (name.into(), end.max(start));
-        self.spans.push(Span { id, parent, name, place: Place::Front, start, end, attributes, failed: false });
+        self.spans.push(Span {
+            id,
+            parent,
+            name,
+            place: Place::Front,
+            start,
+            end,
+            attributes,
+            failed: false,
+        });
         id
     }
 

@@ -49,7 +49,8 @@ impl Traced {
     /// The answer to a chat, with this `traceparent`.
     async fn chat(&self, parent: &str) -> Answer {
         let request = Request::post("/v1/chat/completions").header("traceparent", parent);
-        Answer::read(self.harness.send(request.body(Body::from(chat_body().to_string())).unwrap()).await).await
+        Answer::read(self.harness.send(request.body(Body::from(chat_body().to_string())).unwrap()).await)
+            .await
     }
 
     async fn next(&mut self) -> Trace {

@@ -81,5 +81,8 @@ fn a_stage_is_a_service_of_its_own() {
     let (first, second) = (resource(Place::Stage(0)), resource(Place::Stage(1)));
     assert_eq!(second["service.name"], "llm-stage");
     assert_eq!(second["service.instance.id"], "stage-1", "what is known of a stage wins");
-    assert_eq!((first["paceline.stage.address"].as_str(), second["paceline.stage.address"].as_str()), ("local", "b:7411"));
+    assert_eq!(
+        (first["paceline.stage.address"].as_str(), second["paceline.stage.address"].as_str()),
+        ("local", "b:7411")
+    );
 }
