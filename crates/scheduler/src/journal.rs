@@ -158,7 +158,8 @@ impl Journal {
             | Report::Closed(_)
             | Report::Fault(_)
             | Report::Counters(_)
-            | Report::Stored(_) => return,
+            | Report::Stored(_)
+            | Report::Prompt(_) => return,
         };
         let is_it = |name| match (report, name) {
             (Report::Verdict(verdict), PieceName::Window { window, .. }) => window == verdict.window.0,
@@ -231,6 +232,7 @@ mod tests {
 
     fn open() -> Work {
         Work::Open(Box::new(Open {
+            of_prompt: None,
             seq: SEQ,
             start: Position(2),
             reuse: None,
@@ -245,7 +247,7 @@ mod tests {
     }
 
     fn chunk(base: u32) -> Work {
-        Work::Chunk(Chunk { seq: SEQ, base: Position(base), tokens: vec![Token(1); 4] })
+        Work::Chunk(Chunk { seq: SEQ, base: Position(base), tokens: vec![Token(1); 4], follows: None })
     }
 
     fn window(number: u32, epoch: u32) -> Work {

@@ -170,7 +170,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
 }
 
 /// A prompt as people read it.
-fn shown(model: &Model, prompt: &[Token]) -> String {
+pub(crate) fn shown(model: &Model, prompt: &[Token]) -> String {
     prompt::shown(model, &Prompt::Tokens(prompt.to_vec()))
 }
 

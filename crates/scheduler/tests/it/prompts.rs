@@ -44,12 +44,10 @@ impl Front {
     fn asked(&mut self) -> (Vec<Option<OfPrompt>>, Vec<Option<i32>>) {
         let (mut opens, mut follows) = (Vec::new(), Vec::new());
         while let Some(output) = self.scheduler.poll_output() {
-            match output {
-                Output::Work(frame) => match frame.work {
-                    Work::Open(open) => opens.push(open.of_prompt),
-                    Work::Chunk(chunk) => follows.push(chunk.follows.map(|token| token.0)),
-                    _ => {}
-                },
+            let Output::Work(frame) = output else { continue };
+            match frame.work {
+                Work::Open(open) => opens.push(open.of_prompt),
+                Work::Chunk(chunk) => follows.push(chunk.follows.map(|token| token.0)),
                 _ => {}
             }
         }

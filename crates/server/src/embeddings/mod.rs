@@ -20,9 +20,11 @@ use crate::auth::Caller;
 use crate::body::{self, Body};
 use crate::drain::Running;
 use crate::error::ApiError;
+use crate::generation::shown;
 use crate::limits::{EMBEDDINGS_AT_ONCE, MAX_EMBEDDING_VALUES};
 use crate::metrics::Metrics;
 use crate::roll::Listed;
+use crate::trace::{ChoiceTrace, RequestTrace};
 use crate::{Submission, prompt};
 use answer::{Answer, Shape};
 use request::EmbeddingRequest;
@@ -30,16 +32,16 @@ use request::EmbeddingRequest;
 const INPUT: &str = "input";
 
 /// How the texts of a request are embedded.
-#[derive(Clone, Copy)]
 struct Job {
     pooling: Pooling,
     caller: Caller,
     priority: i32,
+    trace: Option<RequestTrace>,
 }
 
 /// `POST /v1/embeddings`.
 pub(crate) async fn create(State(api): State<Api>, request: HttpRequest) -> Result<Response, ApiError> {
-    let Body { model, fields, caller, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, size, trace } = body::read(&api, request).await?;
     let EmbeddingRequest { inputs, encoding, dimensions, pooling, normalise, priority } =
         EmbeddingRequest::read(&fields)?;
     let pooling = pooling_of(&model, pooling)?;
@@ -51,7 +53,7 @@ pub(crate) async fn create(State(api): State<Api>, request: HttpRequest) -> Resu
     };
     check(&model, &texts, pooling)?;
     let prompt_tokens = texts.iter().map(|text| text.len() as u64).sum();
-    let found = embed(&api, &texts, Job { pooling, caller, priority }).await?;
+    let found = embed(&api, &model, &texts, &Job { pooling, caller, priority, trace }).await?;
     let shape = Shape { encoding, pooling, dimensions, normalise };
     let n_bytes = found.iter().map(|rows| size_of_val(rows.values.as_slice())).sum();
     let body = body::aside(n_bytes, move || {
@@ -115,14 +117,19 @@ fn check(model: &Model, texts: &[Vec<Token>], pooling: Pooling) -> Result<(), Ap
 }
 
 /// Embeds the texts, some of them at once, in their order. The first failure cancels the rest.
-async fn embed(api: &Api, texts: &[Vec<Token>], job: Job) -> Result<Vec<HiddenRows>, ApiError> {
+async fn embed(
+    api: &Api,
+    model: &Model,
+    texts: &[Vec<Token>],
+    job: &Job,
+) -> Result<Vec<HiddenRows>, ApiError> {
     let mut found = Vec::with_capacity(texts.len());
     let mut running = FuturesOrdered::new();
     let mut waiting = texts.iter();
     let mut next = waiting.next();
     loop {
         while let Some(text) = next.filter(|_| running.len() < EMBEDDINGS_AT_ONCE) {
-            match Embedding::start(api, text, job).await {
+            match Embedding::start(api, model, text, job).await {
                 Ok(embedding) => running.push_back(embedding.finish()),
                 // Others have filled the queue: a place comes free when one of ours is done.
                 Err(ApiError::QueueFull { .. }) if !running.is_empty() => break,
@@ -143,6 +150,7 @@ struct Embedding {
     running: Running,
     listed: Listed,
     metrics: Arc<Metrics>,
+    traced: Option<ChoiceTrace>,
     rows: Option<HiddenRows>,
     queued: Duration,
     ended: bool,
@@ -157,7 +165,7 @@ impl Drop for Embedding {
 }
 
 impl Embedding {
-    async fn start(api: &Api, text: &[Token], job: Job) -> Result<Self, ApiError> {
+    async fn start(api: &Api, model: &Model, text: &[Token], job: &Job) -> Result<Self, ApiError> {
         let request = Request {
             prompt: text.to_vec(),
             sampler: SamplerParams::default(),
@@ -173,11 +181,13 @@ impl Embedding {
             prediction: None,
         };
         let running = api.enter()?;
-        let submitted = api.line().submit(request).await;
+        let trace = job.trace.as_ref();
+        let traced = trace.map(|trace| trace.choice(&model.info.id, || shown(model, text)));
+        let submitted = api.line().submit(request, traced.as_ref().map(ChoiceTrace::journal)).await;
         let submission = submitted.map_err(|refusal| ApiError::refused(refusal, INPUT))?;
         let listed = api.roll().enter(submission.id(), job.caller, text.len() as u32, Some(0));
         let (metrics, queued) = (api.metrics().clone(), Duration::ZERO);
-        Ok(Self { submission, running, listed, metrics, rows: None, queued, ended: false })
+        Ok(Self { submission, running, listed, metrics, traced, rows: None, queued, ended: false })
     }
 
     /// Waits for its rows.
@@ -216,6 +226,7 @@ impl Embedding {
         };
         self.ended = true;
         self.listed.ended(FINISH, self.queued, Some(timings));
+        self.traced.iter().for_each(|traced| traced.finished(FINISH));
         self.metrics.ended(FINISH, self.queued, timings);
         Ok(rows)
     }
@@ -223,6 +234,7 @@ impl Embedding {
     fn fail(&mut self, reason: &'static str, error: ApiError) -> ApiError {
         self.ended = true;
         self.listed.ended(reason, self.queued, None);
+        self.traced.iter().for_each(|traced| traced.finished(reason));
         self.metrics.stopped(reason);
         error
     }

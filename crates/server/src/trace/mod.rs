@@ -26,8 +26,9 @@ pub use sampler::{NoShare, Sampler, Share, UnknownSampler};
 pub use spans::{MAX_SPANS, Place, Span, Value};
 pub(crate) use watched::until_sent;
 
-/// Routes that generate: what else there is takes no time on the line.
-const TRACED: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+/// Routes that compute: what else there is takes no time on the line.
+const TRACED: [&str; 5] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"];
 
 /// How requests are traced.
 #[derive(Clone)]

@@ -204,7 +204,11 @@ impl Record {
 
     fn attributes(&self) -> Vec<(&'static str, Value)> {
         let Head { method, route, id } = &self.head;
-        let operation = if route == "/v1/completions" { "text_completion" } else { "chat" };
+        let operation = match route.as_str() {
+            "/v1/completions" => "text_completion",
+            "/v1/embeddings" => "embeddings",
+            _ => "chat",
+        };
         let mut attributes = vec![
             ("http.request.method", Value::from(*method)),
             ("http.route", Value::Text(route.clone())),

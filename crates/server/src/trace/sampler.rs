@@ -57,7 +57,8 @@ impl Sampler {
     pub(crate) fn takes(self, trace: u128, parent: Option<&Parent>) -> bool {
         match parent {
             Some(parent) if self.follows_caller => parent.sampled,
-            _ => ((trace as u64 >> 1) as f64) < self.share * (1_u64 << 63) as f64,
+            // As a number with 53 bits the largest id is not less than 1.
+            _ => self.share >= 1.0 || ((trace as u64 >> 1) as f64) < self.share * (1_u64 << 63) as f64,
         }
     }
 }

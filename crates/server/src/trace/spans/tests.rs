@@ -34,6 +34,7 @@ struct Diary(Journal);
 impl Diary {
     fn open(mut self, now: u64) -> Self {
         let open = Open {
+            of_prompt: None,
             seq: SEQ,
             start: Position(2),
             reuse: None,
@@ -50,7 +51,7 @@ impl Diary {
     }
 
     fn chunk(mut self, base: u32, now: u64) -> Self {
-        let chunk = Chunk { seq: SEQ, base: Position(base), tokens: vec![Token(1); 4] };
+        let chunk = Chunk { seq: SEQ, base: Position(base), tokens: vec![Token(1); 4], follows: None };
         self.0.sent(&Work::Chunk(chunk), Vec::new, ms(now));
         self
     }
@@ -162,7 +163,55 @@ fn plain() -> Journal {
 
 #[test]
 fn a_request_is_laid_out_as_it_went() {
-    insta::assert_snapshot!(outline(&spans(vec![plain()])), @r"");
+    insta::assert_snapshot!(outline(&spans(vec![plain()])), @r"
+    POST /x 0-200
+      prepare 0-10
+      generate 10-130
+        queue 10-30
+        prefill 30-100
+        decode 100-130
+          chunk 30-60
+            stage 0 @0 30-34
+              compute @0 31-34
+            link to stage 1 34-40
+            stage 1 @1 40-44
+              compute @1 41-44
+            link to stage 2 44-50
+            stage 2 @2 50-54
+              compute @2 51-54
+            link to front 54-60
+          chunk 31-80
+            stage 0 @0 31-35
+              compute @0 32-35
+            link to stage 1 35-47.333
+            stage 1 @1 47.333-51.333
+              compute @1 48.333-51.333
+            link to stage 2 51.333-63.666
+            stage 2 @2 63.666-67.666
+              compute @2 64.666-67.666
+            link to front 67.666-79.999
+          window 32-100
+            stage 0 @0 32-36
+              compute @0 33-36
+            link to stage 1 36-54.666
+            stage 1 @1 54.666-58.666
+              compute @1 55.666-58.666
+            link to stage 2 58.666-77.333
+            stage 2 @2 77.333-81.333
+              compute @2 78.333-81.333
+            link to front 81.333-100
+          window 100-130
+            stage 0 @0 100-104
+              compute @0 101-104
+            link to stage 1 104-110
+            stage 1 @1 110-114
+              compute @1 111-114
+            link to stage 2 114-120
+            stage 2 @2 120-124
+              compute @2 121-124
+            link to front 124-130
+      deliver 130-200
+    ");
 }
 
 #[test]
@@ -197,14 +246,76 @@ fn windows_that_ran_ahead_in_vain_end_where_the_front_knew() {
         .window(4, 1, 90)
         .close(95)
         .done(95);
-    insta::assert_snapshot!(outline(&spans(vec![journal])), @r"");
+    insta::assert_snapshot!(outline(&spans(vec![journal])), @r"
+    POST /x 0-200
+      prepare 0-10
+      generate 10-95
+        queue 10-10
+        prefill 10-50
+        decode 50-95
+          window 10-50
+            stage 0 @0 10-14
+              compute @0 11-14
+            link to stage 1 14-23.333
+            stage 1 @1 23.333-27.333
+              compute @1 24.333-27.333
+            link to stage 2 27.333-36.666
+            stage 2 @2 36.666-40.666
+              compute @2 37.666-40.666
+            link to front 40.666-49.999
+          window 11-50
+          window 12-50
+          window 50-90
+            stage 0 @0 50-54
+              compute @0 51-54
+            link to stage 1 54-63.333
+            stage 1 @1 63.333-67.333
+              compute @1 64.333-67.333
+            link to stage 2 67.333-76.666
+            stage 2 @2 76.666-80.666
+              compute @2 77.666-80.666
+            link to front 80.666-89.999
+          window 90-95
+      deliver 95-200
+    ");
 }
 
 #[test]
 fn an_interrupted_request_waits_and_stays_again() {
     let journal = Diary::default().open(20).window(0, 0, 20).verdict(0, 40).close(60);
     let journal = journal.open(100).window(0, 0, 100).verdict(0, 140).close(150).done(150);
-    insta::assert_snapshot!(outline(&spans(vec![journal])), @r"");
+    insta::assert_snapshot!(outline(&spans(vec![journal])), @r"
+    POST /x 0-200
+      prepare 0-10
+      generate 10-150
+        queue 10-20
+        prefill 20-40
+        decode 40-60
+          window 20-40
+            stage 0 @0 20-24
+              compute @0 21-24
+            link to stage 1 24-26.666
+            stage 1 @1 26.666-30.666
+              compute @1 27.666-30.666
+            link to stage 2 30.666-33.333
+            stage 2 @2 33.333-37.333
+              compute @2 34.333-37.333
+            link to front 37.333-40
+        queue 60-100
+        prefill 100-140
+        decode 140-150
+          window 100-140
+            stage 0 @0 100-104
+              compute @0 101-104
+            link to stage 1 104-113.333
+            stage 1 @1 113.333-117.333
+              compute @1 114.333-117.333
+            link to stage 2 117.333-126.666
+            stage 2 @2 126.666-130.666
+              compute @2 127.666-130.666
+            link to front 130.666-139.999
+      deliver 150-200
+    ");
 }
 
 #[test]
@@ -214,7 +325,13 @@ fn a_request_that_never_ran_only_waited() {
     let waited = ms(100);
     journal.event(&Event::Failed(Failure::QueueTimeout { waited }), ms(120));
     let waiting = spans(vec![journal]);
-    insta::assert_snapshot!(outline(&waiting), @r"");
+    insta::assert_snapshot!(outline(&waiting), @r"
+    POST /x 0-200
+      prepare 0-20
+      generate 20-120
+        queue 20-120
+      deliver 120-200
+    ");
     assert!(waiting[0].failed);
     assert_eq!(outline(&spans(vec![Journal::default()])), "POST /x 0-200\n  prepare 0-200\n");
 }
