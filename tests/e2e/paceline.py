@@ -176,7 +176,7 @@ class Serve(Process):
     def __init__(self, model, *args, env=None, program=BINARY):
         super().__init__("serve", model, "--listen", "127.0.0.1:0", *args, env=env, program=program)
         try:
-            self.url = self.wait_line(r"is starting on (http://[^\s"]+)", 30)[1]
+            self.url = self.wait_line(r'is starting on (http://[^\s"]+)', 30)[1]
         except BaseException:
             self.stop()
             raise
