@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,14 +121,16 @@ impl Client {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(body))?;
+        let mut connection = Box::pin(connection);
+        let mut response = pin!(sender.send_request(request));
         tokio::select! {
             biased;
-            response = sender.send_request(request) => Ok(response?.status()),
-            closed = connection => match closed {
-                Ok(()) => bail!("it closed the connection without an answer"),
-                Err(error) => Err(error.into()),
-            },
+            response = &mut response => return Ok(response?.status()),
+            closed = &mut connection => closed?,
         }
+        // The connection may end with the very bytes that were the answer. Without its other half nothing waits for ever.
+        drop(connection);
+        Ok(response.await.context("it closed the connection without an answer")?.status())
     }
 }
 
