@@ -28,7 +28,7 @@ def earlier(at, place, span):
     ]
 
 
-MESSAGES = [*earlier(1, "Oslo", 2), {"role": "user", "content": "Weather in Bern, 4 days?"}]
+MESSAGES = [*earlier(1, "Oslo", 2), *earlier(2, "Rome", 3), {"role": "user", "content": "Weather in Bern, 4 days?"}]
 
 
 def asked(line, temperature):
