@@ -73,7 +73,8 @@ def test_callers_do_not_see_by_timing_what_others_asked(tmp_path):
 def test_what_the_operator_names_serves_every_key(tmp_path):
     keys, prompt = tmp_path / "keys", tmp_path / "system.txt"
     keys.write_text("one\ntwo\nthree\n")
-    prompt.write_text(VILLAGE + "\n")
+    village = VILLAGE.strip()
+    prompt.write_text(village + "\n")
     with Serve(SMOLLM2, "--stages", 2, "--threads", 1, "--api-key-file", keys, "--shared-prompt", prompt) as serve:
         def ask(key, system, user):
             headers = {"Authorization": f"Bearer {key}"}
@@ -84,10 +85,11 @@ def test_what_the_operator_names_serves_every_key(tmp_path):
             return cached(answer.json()), answer.json()["choices"][0]["message"]["content"]
 
         serve.wait_ready()
-        shared = [ask(key, VILLAGE, "Who lives there?") for key in ("one", "two", "three")]
+        shared = [ask(key, village, "Who lives there?") for key in ("one", "two", "three")]
         assert all(tokens > 30 for tokens, _ in shared), shared
-        # What comes behind it stays everybody's own: the second has not seen more than the first.
-        assert len({tokens for tokens, _ in shared}) == 1 and len({text for _, text in shared}) == 1, shared
+        # What comes behind it stays everybody's own. The first one waited for all of it but the last token.
+        assert [tokens - shared[0][0] for tokens, _ in shared] == [0, 1, 1], shared
+        assert len({text for _, text in shared}) == 1, shared
         assert ask("one", SOIL, "What is it?")[0] < 16
         assert ask("two", SOIL, "What is it?")[0] < 16, "not named, so not shared"
 

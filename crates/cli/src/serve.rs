@@ -306,7 +306,7 @@ fn model_info(
     context: u32,
 ) -> anyhow::Result<ModelInfo> {
     let text = |token: Option<protocol::Token>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
-    let modified = std::fs::metadata(&args.model)?.modified()?;
+    let modified = fs::metadata(&args.model)?.modified()?;
     let n_params = model.tensors().iter().map(|tensor| tensor.row_elements() * tensor.n_rows()).sum();
     Ok(ModelInfo {
         id: args.model_id.clone(),

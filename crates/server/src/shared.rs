@@ -127,7 +127,8 @@ impl SharedPrompt {
     /// A request that begins with it has been told how much of its prompt was known.
     pub(crate) fn served(&self, cached: u32, n_prompt: usize) {
         let most = self.tokens.len().min(n_prompt.saturating_sub(1));
-        if cached as usize >= most {
+        // Whoever comes while it is computed shares all but its last token.
+        if cached as usize + 1 >= most {
             self.vain.store(0, Ordering::Relaxed);
         } else if self.is_here.swap(false, Ordering::Relaxed) {
             self.vain.fetch_add(1, Ordering::Relaxed);
