@@ -12,6 +12,7 @@ use spec::{
 use crate::chunks::Chunks;
 use crate::meter::{Guessing, Meter};
 use crate::queue::Past;
+use crate::silence::Silence;
 use crate::wanted::Wanted;
 use crate::{Config, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -24,6 +25,10 @@ pub(crate) struct Sequence {
     asked: Box<Request>,
     /// The prefix that it was opened with.
     reuse: Option<Reuse>,
+    /// How much of that it took over.
+    start: Position,
+    /// How long nothing has been heard about it.
+    pub(crate) silence: Silence,
     /// Prompt tokens taken over from a prefix when the request began.
     n_cached: u32,
     /// Tokens that were known when it was opened: the prompt, and what had been generated before an interruption.
@@ -101,6 +106,8 @@ impl Sequence {
             request: start.request,
             asked: start.asked,
             reuse: start.reuse,
+            start: start.start,
+            silence: Silence::new(start.now),
             n_cached,
             n_text: start.text.len() as u32,
             wanted: start.wanted,
@@ -347,6 +354,11 @@ impl Sequence {
     /// The prefix that it was opened with.
     pub(crate) const fn reuse(&self) -> Option<Reuse> {
         self.reuse
+    }
+
+    /// The sequence whose memory it began with, and how much of that one's text must be computed before it can begin.
+    pub(crate) fn begins_with(&self) -> Option<(SeqId, usize)> {
+        self.reuse.filter(|_| self.passed.is_none()).map(|reuse| (reuse.prefix, self.start.0 as usize))
     }
 
     /// How far it guesses, while it decodes.

@@ -8,16 +8,17 @@ use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, Reques
 
 use super::proposals::{Adversary, Proposer};
 use super::turns::Turns;
-use super::{Front, Guessed, Sent};
+use super::{Front, Guessed, Judgement, Sent};
 use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
 
-/// How long a client that was refused waits before it tries again.
+/// How long a client that was refused waits before it tries again, the first time; then twice as long.
 const RETRY: Duration = Duration::from_millis(3);
 
 enum Act {
-    Submit(usize),
+    /// If it is refused it comes again after that long.
+    Submit(usize, Duration),
     Cancel(usize),
 }
 
@@ -32,6 +33,8 @@ pub(crate) struct Requests {
     ids: BTreeMap<RequestId, usize>,
     stories: Stories,
     turns: Turns,
+    /// When the line will have been silent for too long.
+    silent_at: Option<Duration>,
     /// What the scheduler may hold.
     budget: Config,
     over_budget: Vec<Violation>,
@@ -51,6 +54,7 @@ impl Requests {
             scheduler: Scheduler::new(config.clone()),
             budget: config,
             turns: Turns::default(),
+            silent_at: None,
             over_budget: Vec::new(),
             sent: VecDeque::new(),
             limits,
@@ -62,7 +66,7 @@ impl Requests {
             asks,
         };
         for request in 0..front.asks.len() {
-            front.plan(front.asks[request].at, Act::Submit(request));
+            front.plan(front.asks[request].at, Act::Submit(request, RETRY));
         }
         front
     }
@@ -72,7 +76,7 @@ impl Requests {
         self.acts.insert((at, self.n_acts), act);
     }
 
-    fn submit(&mut self, request: usize, now: Duration) {
+    fn submit(&mut self, request: usize, pause: Duration, now: Duration) {
         let ask = &self.asks[request];
         let truth = self.stories.expected(request);
         let mut own: Vec<Box<dyn spec::Proposer>> = Vec::new();
@@ -92,7 +96,7 @@ impl Requests {
                 }
             }
             Err(Refusal::NotReady | Refusal::QueueFull { .. }) => {
-                self.plan(now + RETRY, Act::Submit(request))
+                self.plan(now + pause, Act::Submit(request, pause * 2))
             }
             Err(refusal) => {
                 self.stories.accepted(request);
@@ -172,6 +176,7 @@ impl Requests {
                 Output::Draft(..) | Output::Shelved(_) => {}
             }
         }
+        self.silent_at = self.scheduler.silence().map(|silence| silence.ends());
         let (stats, budget) = (self.scheduler.stats(), &self.budget);
         let held = [
             ("sequences", u64::from(stats.sequences), u64::from(budget.n_slots)),
@@ -203,20 +208,23 @@ impl Front for Requests {
         self.scheduler.handle_report(from, report, now).map_err(|fault| fault.to_string())
     }
 
-    fn wake(&mut self, now: Duration) {
+    fn wake(&mut self, now: Duration) -> Judgement {
         while let Some(act) = self.acts.first_entry().filter(|act| act.key().0 <= now) {
             match act.remove() {
-                Act::Submit(request) => self.submit(request, now),
+                Act::Submit(request, pause) => self.submit(request, pause, now),
                 Act::Cancel(request) => self.cancel(request, now),
             }
             self.listen();
         }
         self.scheduler.handle_timeout(now);
+        self.listen();
+        let is_silent = self.silent_at.is_some_and(|at| at <= now);
+        if is_silent { Judgement::LineIsSilent } else { Judgement::Fine }
     }
 
     fn next_wake(&self) -> Option<Duration> {
         let act = self.acts.first_key_value().map(|((at, _), _)| *at);
-        [act, self.scheduler.next_deadline()].into_iter().flatten().min()
+        [act, self.scheduler.next_deadline(), self.silent_at].into_iter().flatten().min()
     }
 
     fn poll_sent(&mut self) -> Option<Sent> {
