@@ -166,7 +166,16 @@ impl Scheduler {
             Some((until, reason)) => Patience::Line(*until, reason.clone()),
             None => Patience::Place(now.saturating_add(self.config.queue_timeout)),
         };
-        let waiting = Waiting { request, own, probe, since: now, patience, past: None, was_misled: false };
+        let waiting = Waiting {
+            request,
+            own,
+            probe,
+            since: now,
+            patience,
+            past: None,
+            was_misled: false,
+            has_yielded: false,
+        };
         self.queue.push(id, waiting);
         self.admit(now);
         self.preempt(now);

@@ -47,6 +47,8 @@ pub(crate) struct Sequence {
     own: Vec<Box<dyn Proposer>>,
     /// The width of its only window, if it is the front's own.
     probe: Option<u32>,
+    /// The request has made room for a more urgent one.
+    has_yielded: bool,
     chunks: Chunks,
     /// How much of the text has passed the tail, by its last report; none before the first one.
     passed: Option<Position>,
@@ -87,6 +89,8 @@ pub(crate) struct Start {
     pub(crate) own: Vec<Box<dyn Proposer>>,
     /// The width of its only window, if it is the front's own.
     pub(crate) probe: Option<u32>,
+    /// It has made room for a more urgent one.
+    pub(crate) has_yielded: bool,
     pub(crate) now: Duration,
 }
 
@@ -118,6 +122,7 @@ impl Sequence {
             is_drafted: start.is_drafted,
             own: start.own,
             probe: start.probe,
+            has_yielded: start.has_yielded,
             chunks: Chunks::new(),
             passed: None,
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
@@ -136,6 +141,19 @@ impl Sequence {
 
     pub(crate) const fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing { .. })
+    }
+
+    /// Whether it can be interrupted for a more urgent request: that happens to a request once.
+    pub(crate) const fn may_yield(&self) -> bool {
+        !self.has_yielded && !self.is_closing() && !self.is_probe()
+    }
+
+    pub(crate) const fn yields(&mut self) {
+        self.has_yielded = true;
+    }
+
+    pub(crate) const fn has_yielded(&self) -> bool {
+        self.has_yielded
     }
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.

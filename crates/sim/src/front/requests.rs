@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{End, Report, StageIndex, Token};
+use protocol::{End, Report, StageIndex, Token, Work};
 use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, RequestId, Scheduler};
 
 use super::proposals::{Adversary, Proposer};
@@ -33,6 +33,7 @@ pub(crate) struct Requests {
     ids: BTreeMap<RequestId, usize>,
     stories: Stories,
     turns: Turns,
+    now: Duration,
     /// When the line will have been silent for too long.
     silent_at: Option<Duration>,
     /// What the scheduler may hold.
@@ -52,8 +53,9 @@ impl Requests {
     ) -> Self {
         let mut front = Self {
             scheduler: Scheduler::new(config.clone()),
+            turns: Turns::new(config.queue_timeout),
             budget: config,
-            turns: Turns::default(),
+            now: Duration::ZERO,
             silent_at: None,
             over_budget: Vec::new(),
             sent: VecDeque::new(),
@@ -165,11 +167,27 @@ impl Requests {
         self.stories.ended(request, ending);
     }
 
+    fn watch(&mut self, work: &Work) {
+        let request = |seq| self.scheduler.request_of(seq).and_then(|id| self.ids.get(&id)).copied();
+        match work {
+            Work::Open(open) => {
+                if let Some(request) = request(open.seq) {
+                    self.turns.opened(open.seq, request, self.now);
+                }
+            }
+            Work::Park(_) | Work::Close(_) => self.turns.closed(work.seq(), self.now),
+            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) => {}
+        }
+    }
+
     /// Hears what the scheduler says to one thing before it hears the next.
     fn listen(&mut self) {
         while let Some(output) = self.scheduler.poll_output() {
             match output {
-                Output::Work(frame) => self.sent.push_back(Sent::Work(frame)),
+                Output::Work(frame) => {
+                    self.watch(&frame.work);
+                    self.sent.push_back(Sent::Work(frame));
+                }
                 Output::Hint(hint) => self.sent.push_back(Sent::Hint(hint)),
                 Output::Event(id, event) => self.tell(id, event),
                 // No scenario has a draft model: drafts are made here. Nor does a front start anew.
@@ -192,23 +210,28 @@ impl Requests {
 
 impl Front for Requests {
     fn line_up(&mut self, now: Duration) {
+        self.now = now;
         self.stories.healed();
         self.scheduler.line_up(now);
         self.listen();
     }
 
     fn line_lost(&mut self, now: Duration) {
+        self.now = now;
         self.listen();
+        self.turns.line_lost(now);
         self.stories.interrupted();
         self.sent.clear();
         self.scheduler.line_lost("a stage was lost", now);
     }
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
+        self.now = now;
         self.scheduler.handle_report(from, report, now).map_err(|fault| fault.to_string())
     }
 
     fn wake(&mut self, now: Duration) -> Judgement {
+        self.now = now;
         while let Some(act) = self.acts.first_entry().filter(|act| act.key().0 <= now) {
             match act.remove() {
                 Act::Submit(request, pause) => self.submit(request, pause, now),
