@@ -37,7 +37,7 @@ pub struct Config {
     pub max_chunks_in_flight: u32,
     /// Requests that may wait.
     pub queue_limit: u32,
-    /// How long a request may wait.
+    /// How long a request may wait, and how long one that ran already lets more urgent ones go first.
     pub queue_timeout: Duration,
     /// How long running requests wait for a new line when theirs is lost, to go on from their last token; at 0 they fail
     /// at once.

@@ -19,6 +19,7 @@ mod request;
 mod scheduler;
 mod sequence;
 mod shelf;
+mod silence;
 mod status;
 mod wanted;
 
@@ -31,5 +32,6 @@ pub use prefixes::{LEAST as LEAST_PREFIX, Namespace, SHARED};
 pub use request::{Client, Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
 pub use shelf::Shelved;
+pub use silence::Silence;
 pub use spec::{Guesses, InFlight, SourceTally, Tally};
 pub use status::{Loops, SequenceState, SequenceStatus, Stats};

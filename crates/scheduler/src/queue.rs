@@ -2,9 +2,11 @@
 //!
 //! Owns: the order, fairness among clients, and deadlines. Does not know slots: whoever owns them asks for the next.
 //!
-//! The most urgent priority goes first; within it those who ran already and were interrupted; then the client with the
+//! Those go first who ran already and have waited as long as the queue has patience, the earliest of them before all; then
+//! the most urgent priority; within it those who ran already and were interrupted; then the client with the
 //! fewest running requests, of those the one that was served longest ago, and each client's requests in their order. So
-//! a client with a thousand requests delays another one's by one of them.
+//! a client with a thousand requests delays another one's by one of them, and whoever asks for urgency delays those who
+//! ran already for a time only. (Who has not begun hears when that time is over that no place became free.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub(crate) struct Waiting {
     pub(crate) past: Option<Past>,
     /// A stage had lost the prefix that it began with: it begins with nothing.
     pub(crate) was_misled: bool,
+    /// It made room for somebody more urgent and never does so again.
+    pub(crate) has_yielded: bool,
 }
 
 /// How long a request waits, and what it is told then.
@@ -52,8 +56,8 @@ pub(crate) enum Patience {
     Place(Duration),
     /// Until then, for a line in place of the one that was lost.
     Line(Duration, String),
-    /// As long as it takes: it ran already and made room for somebody more urgent.
-    Endless,
+    /// As long as it takes, because it ran already; from then on before everybody.
+    Turn(Duration),
 }
 
 /// What an interrupted request goes on from.
@@ -75,7 +79,7 @@ impl Waiting {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match self.patience {
             Patience::Place(at) | Patience::Line(at, _) => Some(at),
-            Patience::Endless => None,
+            Patience::Turn(_) => None,
         }
     }
 
@@ -83,9 +87,17 @@ impl Waiting {
     pub(crate) fn failure(&self, now: Duration) -> Failure {
         match &self.patience {
             Patience::Line(_, reason) => Failure::LineLost { reason: reason.clone() },
-            Patience::Place(_) | Patience::Endless => {
+            Patience::Place(_) | Patience::Turn(_) => {
                 Failure::QueueTimeout { waited: now.saturating_sub(self.since) }
             }
+        }
+    }
+
+    /// When its time came, if it has.
+    fn late(&self, now: Duration) -> Option<Duration> {
+        match self.patience {
+            Patience::Turn(at) if at <= now => Some(at),
+            _ => None,
         }
     }
 
@@ -136,20 +148,20 @@ impl Queue {
 
     /// The line is gone: who would wait for ever does so until `at` only.
     pub(crate) fn line_lost(&mut self, at: Duration, reason: &str) {
-        for waiting in self.waiting.values_mut().filter(|waiting| waiting.patience == Patience::Endless) {
+        for waiting in
+            self.waiting.values_mut().filter(|waiting| matches!(waiting.patience, Patience::Turn(_)))
+        {
             waiting.patience = Patience::Line(at, reason.into());
         }
     }
 
-    /// A line is there: who waited for one waits for a place now, who is new for `timeout` from when it came.
+    /// A line is there: who waited for one waits for a place now, for `timeout` from when it came; who ran already is not
+    /// turned away after that, but goes first.
     pub(crate) fn line_up(&mut self, timeout: Duration) {
         for waiting in self.waiting.values_mut() {
             if let Patience::Line(..) = waiting.patience {
-                waiting.patience = if waiting.is_fresh() {
-                    Patience::Place(waiting.since.saturating_add(timeout))
-                } else {
-                    Patience::Endless
-                };
+                let at = waiting.since.saturating_add(timeout);
+                waiting.patience = if waiting.is_fresh() { Patience::Place(at) } else { Patience::Turn(at) };
             }
         }
     }
@@ -160,12 +172,17 @@ impl Queue {
     }
 
     /// Takes out who is next. `running` says how many requests of a client run.
-    pub(crate) fn next(&mut self, running: impl Fn(Client) -> usize) -> Option<(RequestId, Waiting)> {
+    pub(crate) fn next(
+        &mut self,
+        running: impl Fn(Client) -> usize,
+        now: Duration,
+    ) -> Option<(RequestId, Waiting)> {
         let turn = |client: Client| self.turns.get(&client).copied().unwrap_or(0);
         let key = |(&id, waiting): (&RequestId, &Waiting)| {
             let client = waiting.request.client;
             let is_new = waiting.is_fresh();
-            (waiting.request.priority, is_new, running(client), turn(client), id)
+            let late = waiting.late(now);
+            (late.is_none(), late, waiting.request.priority, is_new, running(client), turn(client), id)
         };
         let (.., id) = self.waiting.iter().map(key).min()?;
         let waiting = self.waiting.remove(&id)?;
@@ -221,6 +238,7 @@ mod tests {
             patience: Patience::Place(PATIENT),
             past: None,
             was_misled: false,
+            has_yielded: false,
         }
     }
 
@@ -234,7 +252,7 @@ mod tests {
 
     /// Whose requests are next while nobody's run.
     fn order(queue: &mut Queue) -> Vec<u64> {
-        std::iter::from_fn(|| queue.next(|_| 0)).map(|(id, _)| id.0).collect()
+        std::iter::from_fn(|| queue.next(|_| 0, Duration::ZERO)).map(|(id, _)| id.0).collect()
     }
 
     #[test]
@@ -246,8 +264,8 @@ mod tests {
     fn who_has_fewer_running_goes_first() {
         let mut queue = queue(&[7, 8, 7]);
         let running = |client| if client == 7 { 2 } else { 1 };
-        assert_eq!(queue.next(running).map(|(id, _)| id.0), Some(1));
-        assert_eq!(queue.next(running).map(|(id, _)| id.0), Some(0));
+        assert_eq!(queue.next(running, Duration::ZERO).map(|(id, _)| id.0), Some(1));
+        assert_eq!(queue.next(running, Duration::ZERO).map(|(id, _)| id.0), Some(0));
     }
 
     #[test]
@@ -259,6 +277,18 @@ mod tests {
         queue.push(RequestId(4), waiting(5, 1));
         assert_eq!((queue.n_before(0), queue.n_before(1), queue.n_before(-1)), (1, 4, 0));
         assert_eq!(order(&mut queue), [2, 3, 0, 1, 4]);
+    }
+
+    #[test]
+    fn who_ran_and_has_waited_long_goes_before_the_most_urgent() {
+        let mut queue = queue(&[1]);
+        for (id, priority, at) in [(1, -1000, 60), (2, 1000, 40), (3, 5, 30)] {
+            let patience = Patience::Turn(Duration::from_secs(at));
+            queue.push(RequestId(id), Waiting { patience, was_misled: true, ..waiting(id, priority) });
+        }
+        let now = Duration::from_secs(50);
+        let order: Vec<_> = std::iter::from_fn(|| queue.next(|_| 0, now)).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [3, 2, 1, 0]);
     }
 
     #[test]
@@ -276,8 +306,8 @@ mod tests {
     #[test]
     fn whoever_waits_for_a_line_does_so_for_a_time_only() {
         let mut queue = queue(&[1]);
-        let endless = Waiting { patience: Patience::Endless, was_misled: true, ..waiting(2, 0) };
-        queue.push(RequestId(1), endless);
+        let ran = Waiting { patience: Patience::Turn(PATIENT), was_misled: true, ..waiting(2, 0) };
+        queue.push(RequestId(1), ran);
         assert_eq!(queue.next_deadline(), Some(PATIENT));
         let soon = Duration::from_secs(5);
         queue.line_lost(soon, "stage 1 is gone");

@@ -36,7 +36,8 @@ pub struct Request {
     pub of_prompt: Option<OfPrompt>,
     /// Who asks: clients take turns.
     pub client: Client,
-    /// The lower the more urgent; 0 is usual. Who is more urgent goes first, and interrupts who is less.
+    /// The lower the more urgent; 0 is usual. Who is more urgent goes first, and interrupts who is less:
+    /// each request once at most, and for [`crate::Config::queue_timeout`] before it is the next to go on.
     pub priority: i32,
     /// Whose prompts it may share computed prefixes with; `None` for nobody's, in either direction.
     pub namespace: Option<Namespace>,

@@ -50,7 +50,7 @@ pub struct Scheduler {
     recovery: Option<(Duration, String)>,
     queue: Queue,
     /// Every sequence whose memory is in use.
-    sequences: BTreeMap<SeqId, Sequence>,
+    pub(crate) sequences: BTreeMap<SeqId, Sequence>,
     prefixes: Prefixes<SeqId>,
     /// What the stages' stores have.
     shelf: Shelf,
@@ -166,7 +166,16 @@ impl Scheduler {
             Some((until, reason)) => Patience::Line(*until, reason.clone()),
             None => Patience::Place(now.saturating_add(self.config.queue_timeout)),
         };
-        let waiting = Waiting { request, own, probe, since: now, patience, past: None, was_misled: false };
+        let waiting = Waiting {
+            request,
+            own,
+            probe,
+            since: now,
+            patience,
+            past: None,
+            was_misled: false,
+            has_yielded: false,
+        };
         self.queue.push(id, waiting);
         self.admit(now);
         self.preempt(now);
@@ -271,18 +280,6 @@ impl Scheduler {
         (stats.stored_tokens, stats.stored_prefixes) = self.shelf.size();
         self.sequences.values().for_each(|sequence| add(&mut stats, &sequence.guessing()));
         stats
-    }
-
-    /// How long the line may need until it says something, by what was measured: everything under way in the slowest
-    /// stage, and once around with the largest piece. None while nothing was measured, or stages read from their stores.
-    #[must_use]
-    pub fn expected_silence(&self) -> Option<Duration> {
-        if !self.pace.is_known() || self.sequences.values().any(Sequence::is_restoring) {
-            return None;
-        }
-        let loads = self.sequences.values().map(|sequence| sequence.under_way(&self.config, &self.pace));
-        let (seconds, rows) = loads.fold((0.0, 1), |(all, most), (own, rows)| (all + own, rows.max(most)));
-        Duration::try_from_secs_f64(seconds + self.pace.busy().loop_time(rows)).ok()
     }
 
     /// Every sequence that holds memory, oldest first.

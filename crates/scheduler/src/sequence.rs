@@ -12,6 +12,7 @@ use spec::{
 use crate::chunks::Chunks;
 use crate::meter::{Guessing, Meter};
 use crate::queue::Past;
+use crate::silence::Silence;
 use crate::wanted::Wanted;
 use crate::{Config, ReportFault, Request, RequestId, SequenceState, SequenceStatus, Timings};
 
@@ -24,6 +25,10 @@ pub(crate) struct Sequence {
     asked: Box<Request>,
     /// The prefix that it was opened with.
     reuse: Option<Reuse>,
+    /// How much of that it took over.
+    start: Position,
+    /// How long nothing has been heard about it.
+    pub(crate) silence: Silence,
     /// Prompt tokens taken over from a prefix when the request began.
     n_cached: u32,
     /// Tokens that were known when it was opened: the prompt, and what had been generated before an interruption.
@@ -42,6 +47,8 @@ pub(crate) struct Sequence {
     own: Vec<Box<dyn Proposer>>,
     /// The width of its only window, if it is the front's own.
     probe: Option<u32>,
+    /// The request has made room for a more urgent one.
+    has_yielded: bool,
     chunks: Chunks,
     /// How much of the text has passed the tail, by its last report; none before the first one.
     passed: Option<Position>,
@@ -82,6 +89,8 @@ pub(crate) struct Start {
     pub(crate) own: Vec<Box<dyn Proposer>>,
     /// The width of its only window, if it is the front's own.
     pub(crate) probe: Option<u32>,
+    /// It has made room for a more urgent one.
+    pub(crate) has_yielded: bool,
     pub(crate) now: Duration,
 }
 
@@ -101,6 +110,8 @@ impl Sequence {
             request: start.request,
             asked: start.asked,
             reuse: start.reuse,
+            start: start.start,
+            silence: Silence::new(start.now),
             n_cached,
             n_text: start.text.len() as u32,
             wanted: start.wanted,
@@ -111,6 +122,7 @@ impl Sequence {
             is_drafted: start.is_drafted,
             own: start.own,
             probe: start.probe,
+            has_yielded: start.has_yielded,
             chunks: Chunks::new(),
             passed: None,
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
@@ -129,6 +141,19 @@ impl Sequence {
 
     pub(crate) const fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing { .. })
+    }
+
+    /// Whether it can be interrupted for a more urgent request: that happens to a request once.
+    pub(crate) const fn may_yield(&self) -> bool {
+        !self.has_yielded && !self.is_closing() && !self.is_probe()
+    }
+
+    pub(crate) const fn yields(&mut self) {
+        self.has_yielded = true;
+    }
+
+    pub(crate) const fn has_yielded(&self) -> bool {
+        self.has_yielded
     }
 
     /// What the sequence may send now, if anything: the next chunk, or the next window.
@@ -347,6 +372,11 @@ impl Sequence {
     /// The prefix that it was opened with.
     pub(crate) const fn reuse(&self) -> Option<Reuse> {
         self.reuse
+    }
+
+    /// The sequence whose memory it began with, and how much of that one's text must be computed before it can begin.
+    pub(crate) fn begins_with(&self) -> Option<(SeqId, usize)> {
+        self.reuse.filter(|_| self.passed.is_none()).map(|reuse| (reuse.prefix, self.start.0 as usize))
     }
 
     /// How far it guesses, while it decodes.

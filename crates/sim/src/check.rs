@@ -3,6 +3,7 @@
 //! [`Stories`] watches requests from the front's side, [`Order`] the frames that arrive at one stage.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use protocol::{End, Epoch, Found, Position, SeqId, StageIndex, Token, WindowId, Work};
 
@@ -130,6 +131,16 @@ pub enum Violation {
         other: u64,
         /// How often.
         turns: u32,
+    },
+    /// A request that had run already waited for too long, and another one was served.
+    #[error("request {request} was interrupted {waited:?} ago, and request {other} went before it")]
+    Overtaken {
+        /// Which request waited.
+        request: usize,
+        /// How long.
+        waited: Duration,
+        /// Who was served.
+        other: usize,
     },
     /// A message that its receiver could not read.
     #[error("a message was not understood: {reason}")]

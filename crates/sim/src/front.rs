@@ -45,6 +45,14 @@ pub(crate) struct Guessed {
     pub(crate) resumed: u64,
 }
 
+/// What a front thinks of its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Fine,
+    /// It owes an answer for too long and must be formed anew.
+    LineIsSilent,
+}
+
 /// A front, driven by the line's loop.
 pub(crate) trait Front {
     /// The line can be used (again).
@@ -56,8 +64,8 @@ pub(crate) trait Front {
     /// A stage speaks. An error is a report that no honest stage sends.
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String>;
 
-    /// The time has come that [`Front::next_wake`] named.
-    fn wake(&mut self, now: Duration);
+    /// The time has come that [`Front::next_wake`] named. What it thinks of the line.
+    fn wake(&mut self, now: Duration) -> Judgement;
 
     /// When something is due, if nothing happens before.
     fn next_wake(&self) -> Option<Duration>;

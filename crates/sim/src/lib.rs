@@ -112,6 +112,8 @@ pub struct Summary {
     pub resumed: u64,
     /// Times that the line was lost.
     pub outages: u64,
+    /// Sequences about which reports were lost.
+    pub muted: u64,
     /// Faults reported by stages that had every reason to.
     pub faults: u64,
     /// Times that the sabotage did harm.
@@ -156,17 +158,25 @@ pub fn run(plan: &Plan) -> Outcome {
             config.stored_tokens = scenario.stored_tokens;
             config.least_stored = LEAST_STORED;
             let front = Requests::new(config, limits, asks, stories, random.fork());
-            drive(front, plan, &scenario, random)
+            let until_mute = scenario.until_mute;
+            drive(front, plan, &scenario, until_mute, random)
         }
         Driver::Guesses => {
             let reach = Reach { width: plan.width, depth: plan.depth };
             let front = Guesses::new(asks, scenario.limits, reach, stories, random.fork());
-            drive(front, plan, &scenario, random)
+            // It has no timer for what a line owes.
+            drive(front, plan, &scenario, None, random)
         }
     }
 }
 
-fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random) -> Outcome {
+fn drive(
+    front: impl Front,
+    plan: &Plan,
+    scenario: &Scenario,
+    until_mute: Option<u32>,
+    mut random: Random,
+) -> Outcome {
     let breakage = match plan.sabotage {
         Some(Sabotage::Reorder) => Some(Breakage::Reorder),
         Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
@@ -177,7 +187,7 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
         failures: scenario.failures,
         random: random.fork(),
     };
-    let network = Network::new(scenario.delays, random, breakage);
+    let network = Network::new(scenario.delays, random, breakage, until_mute);
     let (mut front, network, counts, mut violations) = Line::new(front, scenario, network, &flaws).run();
     violations.extend(front.stories().conclude());
     let guessed = front.guessed();
@@ -199,6 +209,7 @@ fn drive(front: impl Front, plan: &Plan, scenario: &Scenario, mut random: Random
         preempted: guessed.preempted,
         resumed: guessed.resumed,
         outages: counts.outages,
+        muted: network.n_muted(),
         faults: counts.faults,
         sabotaged: network.n_broken() + counts.spoiled_calls,
         events: counts.events,
@@ -227,6 +238,7 @@ impl Summary {
         self.preempted += other.preempted;
         self.resumed += other.resumed;
         self.outages += other.outages;
+        self.muted += other.muted;
         self.faults += other.faults;
         self.sabotaged += other.sabotaged;
         self.events += other.events;
@@ -239,7 +251,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
-             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} faults, {} events",
+             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
             self.prompt_parts,
@@ -256,6 +268,7 @@ impl fmt::Display for Summary {
             self.preempted,
             self.resumed,
             self.outages,
+            self.muted,
             self.faults,
             self.events
         )

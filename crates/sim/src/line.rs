@@ -11,7 +11,7 @@ use protocol::{
 use stage::{Blob, Config, Done, Keeping, Output, StageCore, StoreWork};
 
 use crate::check::{Order, Violation};
-use crate::front::{Front, Sent};
+use crate::front::{Front, Judgement, Sent};
 use crate::known::Known;
 use crate::network::{Link, Network};
 use crate::random::{Random, mix2};
@@ -21,6 +21,9 @@ use crate::watch::Watched;
 
 /// Events after which a run is given up: some ten times what the longest one takes.
 const MAX_EVENTS: u64 = 200_000;
+
+/// How long it takes to form a line that was given up anew.
+const FORMING: Duration = Duration::from_millis(1);
 
 enum Happening {
     /// At a stage.
@@ -173,7 +176,10 @@ impl<F: Front> Line<F> {
             Happening::Stored(stage, generation, work) => self.store_is_done(stage, generation, work),
             Happening::Wake => {
                 self.wake_at = None;
-                self.front.wake(self.now);
+                if self.front.wake(self.now) == Judgement::LineIsSilent {
+                    self.plan(self.now, Happening::LineLost);
+                    self.plan(self.now + FORMING, Happening::LineUp);
+                }
                 self.after_front();
             }
             Happening::LineLost => {
@@ -387,6 +393,9 @@ impl<F: Front> Line<F> {
     }
 
     fn send_report(&mut self, from: usize, report: Report) {
+        if !self.network.is_heard(&report) {
+            return;
+        }
         let message = ToFront { from: name(from), generation: self.stages[from].generation, report };
         let at = self.network.arrival(Link::Reports(from), None, self.now);
         self.plan(at, Happening::Report(encoded(&message)));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::{Frame, SeqId, Work};
+use protocol::{Frame, Report, SeqId, Work};
 
 use crate::random::Random;
 
@@ -57,10 +57,20 @@ pub(crate) struct Network {
     until_breakage: u32,
     held_back: Option<(usize, Frame)>,
     n_broken: u64,
+    /// Reports about sequences that still pass before one is lost, if one shall be.
+    until_mute: Option<u32>,
+    /// About this sequence nothing is heard any more.
+    mute: Option<SeqId>,
+    n_muted: u64,
 }
 
 impl Network {
-    pub(crate) const fn new(delays: Delays, mut random: Random, breakage: Option<Breakage>) -> Self {
+    pub(crate) const fn new(
+        delays: Delays,
+        mut random: Random,
+        breakage: Option<Breakage>,
+        until_mute: Option<u32>,
+    ) -> Self {
         let until_breakage = random.between(0, 40);
         Self {
             delays,
@@ -70,11 +80,35 @@ impl Network {
             until_breakage,
             held_back: None,
             n_broken: 0,
+            until_mute,
+            mute: None,
+            n_muted: 0,
         }
     }
 
     pub(crate) const fn n_broken(&self) -> u64 {
         self.n_broken
+    }
+
+    pub(crate) const fn n_muted(&self) -> u64 {
+        self.n_muted
+    }
+
+    /// Whether a report arrives. Once one is lost, so is everything else that the tail says about that sequence.
+    pub(crate) fn is_heard(&mut self, report: &Report) -> bool {
+        let seq = match report {
+            Report::Verdict(verdict) => verdict.seq,
+            Report::Progress(progress) => progress.seq,
+            Report::Prompt(part) => part.seq,
+            Report::Closed(seq) => *seq,
+            Report::State(_) | Report::Counters(_) | Report::Stored(_) | Report::Fault(_) => return true,
+        };
+        match self.until_mute {
+            Some(0) => (self.until_mute, self.mute, self.n_muted) = (None, Some(seq), self.n_muted + 1),
+            Some(n) => self.until_mute = Some(n - 1),
+            None => {}
+        }
+        self.mute != Some(seq)
     }
 
     /// When a message that leaves now arrives.
@@ -101,6 +135,7 @@ impl Network {
     pub(crate) fn reconnect(&mut self) {
         self.arrivals.clear();
         self.held_back = None;
+        self.mute = None;
     }
 
     /// What a link to stage `to` makes of a frame: in good order the frame itself.

@@ -148,6 +148,8 @@ pub(crate) struct Scenario {
     pub(crate) delays: Delays,
     pub(crate) asks: Vec<Ask>,
     pub(crate) outages: Vec<Outage>,
+    /// Reports that arrive before those about one sequence do not any more.
+    pub(crate) until_mute: Option<u32>,
     /// Percent of engine calls that fail.
     pub(crate) failures: u32,
     pub(crate) queue_limit: u32,
@@ -209,6 +211,7 @@ impl Scenario {
             delays,
             asks,
             outages,
+            until_mute: draw_mute(plan),
             failures: if plan.calm { 0 } else { random.pick(&[0, 0, 0, 1, 5]) },
             queue_limit: random.between(1, 12),
             queue_timeout: if is_rushed { random.micros(1000, 30_000) } else { AGES },
@@ -326,6 +329,12 @@ fn draw_speculate(plan: &Plan, random: &mut Random) -> Speculate {
     let (width, depth) = (any(), any());
     let (width, depth) = (plan.width.or(width), plan.depth.or(depth));
     Speculate { sources, reach: Reach { width, depth, ..Reach::default() } }
+}
+
+/// Decided by the seed alone, like [`draw_of_prompt`].
+fn draw_mute(plan: &Plan) -> Option<u32> {
+    let mut random = Random::new(!plan.seed);
+    (!plan.calm && random.percent(20)).then(|| random.between(0, 60))
 }
 
 fn draw_outages(n: u32, random: &mut Random) -> Vec<Outage> {

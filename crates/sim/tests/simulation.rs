@@ -30,6 +30,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
     assert!(sum.prompt_parts > 1000, "nothing is asked of prompts: {sum}");
+    assert!(sum.muted > 40, "nothing is lost: {sum}");
     assert!(sum.preempted > 20 && sum.resumed > 100, "nothing is interrupted: {sum}");
     assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
     assert!(
@@ -111,7 +112,9 @@ fn a_lost_frame_is_seen() {
             outcome.summary.lost_prefixes == 0 && outcome.summary.preempted == 0
         };
         for (plan, outcome) in harmed(Sabotage::LeaveGap, driver).into_iter().filter(is_needed) {
-            assert!(shows_in_the_outcome(&outcome), "unseen: {plan}");
+            // Nothing else takes a line away here: its front had waited for an answer for too long.
+            let is_given_up = outcome.summary.outages > 0;
+            assert!(shows_in_the_outcome(&outcome) || is_given_up, "unseen: {plan}");
         }
     }
 }

@@ -22,7 +22,7 @@ use shown::Audience;
 pub use shown::Onlookers;
 
 use super::prompts::Prompts;
-use super::pulse::{Owed, Pulse};
+use super::pulse::Pulse;
 use super::roster::{Action, Roster, SeatState};
 use super::status::{Busy, Ledger, LineReadiness};
 use crate::drafter;
@@ -214,7 +214,6 @@ impl Core {
         }
         let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
         let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
-        self.pulse.listen(self.owed(), true, now);
         self.show_heard(&report, now);
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
@@ -318,15 +317,8 @@ impl Core {
                 break;
             }
         }
-        self.pulse.listen(self.owed(), false, now);
+        self.pulse.listen(self.scheduler.silence());
         self.changed();
-    }
-
-    fn owed(&self) -> Owed {
-        if self.scheduler.sequences().next().is_none() {
-            return Owed::Nothing;
-        }
-        self.scheduler.expected_silence().map_or(Owed::Unknown, Owed::For)
     }
 
     fn act(&mut self, action: Action, now: Duration) {

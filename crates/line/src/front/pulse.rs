@@ -1,11 +1,11 @@
 //! Whether tokens go round the line: what came back when, when to send a token of the front's own, and when the line
-//! owes an answer for too long.
+//! owes an answer for too long (how long that is says [`Scheduler::silence`](scheduler::Scheduler::silence)).
 //!
 //! Pure: `now` is the time since the front's start. Does not know what travels.
 
 use std::time::Duration;
 
-use scheduler::RequestId;
+use scheduler::{RequestId, Silence};
 
 /// An idle line is probed this often. A probe costs one window, so this is about a thousandth of its time.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
@@ -13,11 +13,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBE_WITHIN: Duration = Duration::from_secs(4);
 /// A probe that failed is repeated after this pause.
 const PROBE_AGAIN: Duration = Duration::from_secs(1);
-/// A line that has work and says nothing for this many times as long as the work should take has lost something, or a
-/// stage hangs: it is formed anew. Far above what a busy machine does to a stage, because slow is not dead.
-const PATIENCE: u32 = 20;
-/// It is given so long at least, and at most; the most also where nothing is known about its speed yet.
-const SILENT_FOR: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(180));
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -34,8 +29,8 @@ pub(super) struct Pulse {
     probed: Option<Duration>,
     /// Whether the next one should follow at once, because there is more to learn.
     more: bool,
-    /// Since when the line owes an answer, and how long it may take for it.
-    owing: Option<(Duration, Duration)>,
+    /// What the line owes, of that what is due first.
+    owing: Option<Silence>,
 }
 
 impl Pulse {
@@ -80,17 +75,9 @@ impl Pulse {
         (self.probe, self.more) = (None, more);
     }
 
-    /// Notes the `work` that the line has not answered, and that it has just spoken if `heard`.
-    pub(super) fn listen(&mut self, work: Owed, heard: bool, now: Duration) {
-        let patience = match work {
-            Owed::Nothing => return self.owing = None,
-            Owed::For(time) => (PATIENCE * time).clamp(SILENT_FOR.0, SILENT_FOR.1),
-            Owed::Unknown => SILENT_FOR.1,
-        };
-        self.owing = match self.owing {
-            Some((since, before)) if !heard => Some((since, before.max(patience))),
-            _ => Some((now, patience)),
-        };
+    /// Notes what the line owes now.
+    pub(super) const fn listen(&mut self, owing: Option<Silence>) {
+        self.owing = owing;
     }
 
     /// When the line has to be probed; `idle` if nobody else uses it.
@@ -117,7 +104,7 @@ impl Pulse {
     }
 
     fn silent_at(&self) -> Option<Duration> {
-        self.owing.map(|(since, patience)| since + patience)
+        self.owing.as_ref().map(Silence::ends)
     }
 
     pub(super) fn next_deadline(&self, idle: bool) -> Option<Duration> {
@@ -130,7 +117,7 @@ impl Pulse {
         let due = Due {
             probe: reached(self.probe_at(idle)),
             distrust: reached(self.distrust_at()),
-            silent: self.owing.map(|(_, patience)| patience).filter(|_| reached(self.silent_at())),
+            silent: self.owing.map(|silence| silence.patience).filter(|_| reached(self.silent_at())),
         };
         if due.distrust {
             self.trusted = false;
@@ -142,16 +129,6 @@ impl Pulse {
     }
 }
 
-/// What a line has not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owed {
-    Nothing,
-    /// Work that should take so long.
-    For(Duration),
-    /// Work, and nobody knows how long it takes.
-    Unknown,
-}
-
 /// What time has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
@@ -159,7 +136,7 @@ pub(super) struct Due {
     pub(super) probe: bool,
     /// The line is not trusted any more.
     pub(super) distrust: bool,
-    /// The line has work and has been silent for this long.
+    /// The line has been silent about some of its work for this long.
     pub(super) silent: Option<Duration>,
 }
 
@@ -171,6 +148,10 @@ mod tests {
 
     fn s(n: u64) -> Duration {
         Duration::from_secs(n)
+    }
+
+    fn owing(since: u64, patience: u64) -> Option<Silence> {
+        Some(Silence { since: s(since), patience: s(patience) })
     }
 
     fn up() -> Pulse {
@@ -223,44 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_owes_an_answer_for_too_long_is_silent() {
-        let most = SILENT_FOR.1;
+    fn a_line_that_owes_an_answer_for_too_long_is_silent_and_trusted_until_then() {
         let mut pulse = up();
         pulse.prove(s(100));
-        pulse.listen(Owed::Unknown, false, s(101));
-        pulse.listen(Owed::Unknown, false, s(150));
-        assert_eq!(pulse.due(false, s(101) + most - s(1)).silent, None);
-        pulse.listen(Owed::Unknown, true, s(200));
-        assert_eq!(pulse.due(false, s(101) + most).silent, None, "slow is not dead");
-        assert_eq!(pulse.due(false, s(200) + most).silent, Some(most));
-        pulse.listen(Owed::Nothing, false, s(500));
-        assert_eq!(pulse.due(false, s(5000)).silent, None, "nothing is owed");
-    }
-
-    #[test]
-    fn patience_grows_with_the_work_and_a_line_is_trusted_as_long() {
-        let mut pulse = up();
-        pulse.prove(s(100));
-        pulse.listen(Owed::For(s(2)), false, s(100));
-        pulse.listen(Owed::For(s(1)), false, s(105));
+        pulse.listen(owing(100, 40));
         assert!(pulse.is_proven(s(139)), "a stage that computes is slow, not dead");
         assert_eq!(pulse.due(false, s(139)), Due::default());
+        assert_eq!(pulse.next_deadline(false), Some(s(140)));
         let due = pulse.due(false, s(140));
         assert!(due.distrust && due.silent == Some(s(40)), "{due:?}");
-        pulse.listen(Owed::For(Duration::from_millis(3)), true, s(200));
-        assert_eq!(pulse.due(false, s(209)).silent, None);
-        assert_eq!(
-            pulse.due(false, s(210)).silent,
-            Some(s(10)),
-            "a quick line is given up soon, but not at once"
-        );
+        assert_eq!(pulse.due(false, s(141)).silent, None, "it says so once");
+        pulse.listen(owing(200, 10));
+        pulse.listen(None);
+        assert_eq!(pulse.due(false, s(5000)).silent, None, "nothing is owed");
     }
 
     #[test]
     fn a_lost_line_has_no_deadlines() {
         let mut pulse = up();
         pulse.prove(s(100));
-        pulse.listen(Owed::Unknown, false, s(100));
+        pulse.listen(owing(100, 180));
         pulse.probing(Some(PROBE), s(110));
         assert_eq!(pulse.line_lost(), Some(PROBE));
         assert_eq!(pulse.next_deadline(true), None);

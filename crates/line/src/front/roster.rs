@@ -365,10 +365,10 @@ impl Roster {
         }
     }
 
-    /// The line has work and says nothing for far too long.
+    /// The line has said nothing about some of its work for far too long.
     pub(super) fn handle_silence(&mut self, silence: Duration, now: Duration) {
         if self.is_up() {
-            self.retry(format!("nothing came back for {} s", silence.as_secs()), now);
+            self.retry(format!("work did not come back within {} s", silence.as_secs()), now);
         }
     }
 

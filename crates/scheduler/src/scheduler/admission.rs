@@ -34,7 +34,7 @@ impl Scheduler {
                     |sequence: &&Sequence| !sequence.is_closing() && sequence.asked().client == client;
                 self.sequences.values().filter(is_its).count()
             };
-            let Some((id, waiting)) = self.queue.next(running) else { break };
+            let Some((id, waiting)) = self.queue.next(running, now) else { break };
             started.push_back(self.open(id, waiting, now));
         }
         while let Some(seq) = started.pop_front() {
@@ -51,14 +51,15 @@ impl Scheduler {
     }
 
     /// Has running requests make room for waiting ones that are more urgent: one for each, beyond those whose slots are
-    /// about to be free. The least urgent goes, of those the one that came last.
+    /// about to be free. The least urgent goes, of those the one that came last; never one that has made room before, so
+    /// that nobody begins again and again.
     pub(super) fn preempt(&mut self, now: Duration) {
         if !self.line_is_up {
             return;
         }
         loop {
             let n_closing = self.sequences.values().filter(|sequence| sequence.is_closing()).count();
-            let running = self.sequences.iter().filter(|(_, s)| !s.is_closing() && !s.is_probe());
+            let running = self.sequences.iter().filter(|(_, s)| s.may_yield());
             let Some((priority, _, seq)) =
                 running.map(|(&seq, s)| (s.asked().priority, s.request(), seq)).max()
             else {
@@ -68,12 +69,20 @@ impl Scheduler {
                 return;
             }
             self.stats.preempted += 1;
-            self.interrupt(seq, Patience::Endless, now);
+            if let Some(sequence) = self.sequences.get_mut(&seq) {
+                sequence.yields();
+            }
+            self.interrupt(seq, self.turn(now), now);
         }
     }
 
+    /// How long those wait who ran already.
+    const fn turn(&self, now: Duration) -> Patience {
+        Patience::Turn(now.saturating_add(self.config.queue_timeout))
+    }
+
     fn open(&mut self, id: RequestId, waiting: Waiting, now: Duration) -> SeqId {
-        let Waiting { mut request, own, probe, since, past, was_misled, .. } = waiting;
+        let Waiting { mut request, own, probe, since, past, was_misled, has_yielded, .. } = waiting;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -140,6 +149,7 @@ impl Scheduler {
             is_drafted,
             own,
             probe,
+            has_yielded,
             now,
         };
         self.sequences.insert(seq, Sequence::new(start));
@@ -168,7 +178,7 @@ impl Scheduler {
         if self.prefixes.remove(prefix) {
             self.drop_prefix(prefix);
         }
-        self.put_back(seq, past, Patience::Endless, true, now);
+        self.put_back(seq, past, self.turn(now), true, now);
     }
 
     /// Ends a sequence and has its request wait for another one. Who was misled may have computed nothing worth keeping.
@@ -182,9 +192,11 @@ impl Scheduler {
     ) {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         let (request, own) = (sequence.asked().clone(), sequence.take_own());
+        let has_yielded = sequence.has_yielded();
         if let Some(id) = self.close(seq, !was_misled) {
             // A probe is neither interrupted nor does it begin with anything that could be lost.
-            let waiting = Waiting { request, own, probe: None, since: now, patience, past, was_misled };
+            let waiting =
+                Waiting { request, own, probe: None, since: now, patience, past, was_misled, has_yielded };
             self.queue.push(id, waiting);
         }
     }

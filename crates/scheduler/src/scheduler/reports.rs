@@ -32,6 +32,17 @@ impl Scheduler {
         if is_tails && from != tail {
             return Err(ReportFault::NotTail { from, tail });
         }
+        match &report {
+            Report::Verdict(verdict) => self.heard_of(verdict.seq, now),
+            Report::Prompt(part) => self.heard_of(part.seq, now),
+            Report::Progress(progress) => self.heard_of(progress.seq, now),
+            // What is closed is gone, and other reports are no answers.
+            Report::Closed(_)
+            | Report::State(_)
+            | Report::Counters(_)
+            | Report::Stored(_)
+            | Report::Fault(_) => {}
+        }
         match report {
             Report::State(_) | Report::Counters(_) => Ok(()),
             Report::Verdict(verdict) => {

@@ -188,3 +188,41 @@ fn equals_do_not_interrupt_each_other() {
     assert!(front.outputs().is_empty());
     assert_eq!(front.scheduler.stats().preempted, 0);
 }
+
+#[test]
+fn who_was_interrupted_waits_for_the_urgent_as_long_as_the_queue_has_patience_and_then_runs_to_its_end() {
+    let urgent = || Request { priority: -1000, ..request(1, Some(1)) };
+    let mut front = talking(request(3, Some(4)));
+    front.submit(urgent()).expect("a request that fits");
+    front.closed(0).expect("what was sent");
+    // Somebody urgent waits whenever a slot becomes free.
+    for seq in [1, 2, 3] {
+        front.submit(urgent()).expect("a request that fits");
+        front.pass(20_000);
+        front.outputs();
+        front.verdict(seq, 0, 0, 9, Some(End::Limit)).expect("what was sent");
+        front.closed(seq).expect("what was sent");
+    }
+    let said = front.outputs();
+    assert!(said.contains(&"s4 open, limit 7".into()), "the queue's patience is a minute: {said:?}");
+    front.submit(Request { priority: -1000, ..request(1, None) }).expect("a request that fits");
+    front.progress(4, 4).expect("what was sent");
+    front.verdict(4, 0, 4, 52, None).expect("what was sent");
+    front.verdict(4, 1, 5, 53, Some(End::Limit)).expect("what was sent");
+    assert!(front.outputs().contains(&"r0 done: Length".into()));
+    assert_eq!(front.scheduler.stats().preempted, 1, "it has made room once");
+}
+
+#[test]
+fn who_has_made_room_once_never_does_again_and_a_lost_line_does_not_forget_that() {
+    let mut front = talking(request(3, None));
+    front.submit(Request { priority: -1, ..request(1, Some(1)) }).expect("a request that fits");
+    front.closed(0).expect("what was sent");
+    front.verdict(1, 0, 0, 9, Some(End::Limit)).expect("what was sent");
+    front.closed(1).expect("what was sent");
+    assert!(front.outputs().contains(&"s2 open, limit 20".into()));
+    front.scheduler.line_lost("stage 2 is gone", front.now);
+    front.scheduler.line_up(front.now);
+    front.submit(Request { priority: -1, ..request(1, Some(1)) }).expect("a request that fits");
+    assert_eq!((front.scheduler.stats().preempted, front.scheduler.stats().queued), (1, 1));
+}

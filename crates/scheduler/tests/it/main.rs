@@ -8,3 +8,4 @@ mod line;
 mod prompts;
 mod random;
 mod sharing;
+mod silence;

@@ -10,7 +10,7 @@ use protocol::{
 use spec::{Pipeline, Setup};
 
 use super::proposals::Proposer;
-use super::{Front, Guessed, Sent};
+use super::{Front, Guessed, Judgement, Sent};
 use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
@@ -289,7 +289,7 @@ impl Front for Guesses {
         }
     }
 
-    fn wake(&mut self, now: Duration) {
+    fn wake(&mut self, now: Duration) -> Judgement {
         while let Some(&request) = self.coming.last().filter(|&&request| self.asks[request].at <= now) {
             self.coming.pop();
             self.stories.accepted(request);
@@ -310,6 +310,7 @@ impl Front for Guesses {
                 self.advance(seq, now);
             }
         }
+        Judgement::Fine
     }
 
     fn next_wake(&self) -> Option<Duration> {

@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{End, Report, StageIndex, Token};
+use protocol::{End, Report, StageIndex, Token, Work};
 use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, RequestId, Scheduler};
 
 use super::proposals::{Adversary, Proposer};
 use super::turns::Turns;
-use super::{Front, Guessed, Sent};
+use super::{Front, Guessed, Judgement, Sent};
 use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
 
-/// How long a client that was refused waits before it tries again.
+/// How long a client that was refused waits before it tries again, the first time; then twice as long.
 const RETRY: Duration = Duration::from_millis(3);
 
 enum Act {
-    Submit(usize),
+    /// If it is refused it comes again after that long.
+    Submit(usize, Duration),
     Cancel(usize),
 }
 
@@ -32,6 +33,9 @@ pub(crate) struct Requests {
     ids: BTreeMap<RequestId, usize>,
     stories: Stories,
     turns: Turns,
+    now: Duration,
+    /// When the line will have been silent for too long.
+    silent_at: Option<Duration>,
     /// What the scheduler may hold.
     budget: Config,
     over_budget: Vec<Violation>,
@@ -49,8 +53,10 @@ impl Requests {
     ) -> Self {
         let mut front = Self {
             scheduler: Scheduler::new(config.clone()),
+            turns: Turns::new(config.queue_timeout),
             budget: config,
-            turns: Turns::default(),
+            now: Duration::ZERO,
+            silent_at: None,
             over_budget: Vec::new(),
             sent: VecDeque::new(),
             limits,
@@ -62,7 +68,7 @@ impl Requests {
             asks,
         };
         for request in 0..front.asks.len() {
-            front.plan(front.asks[request].at, Act::Submit(request));
+            front.plan(front.asks[request].at, Act::Submit(request, RETRY));
         }
         front
     }
@@ -72,7 +78,7 @@ impl Requests {
         self.acts.insert((at, self.n_acts), act);
     }
 
-    fn submit(&mut self, request: usize, now: Duration) {
+    fn submit(&mut self, request: usize, pause: Duration, now: Duration) {
         let ask = &self.asks[request];
         let truth = self.stories.expected(request);
         let mut own: Vec<Box<dyn spec::Proposer>> = Vec::new();
@@ -92,7 +98,7 @@ impl Requests {
                 }
             }
             Err(Refusal::NotReady | Refusal::QueueFull { .. }) => {
-                self.plan(now + RETRY, Act::Submit(request))
+                self.plan(now + pause, Act::Submit(request, pause * 2))
             }
             Err(refusal) => {
                 self.stories.accepted(request);
@@ -161,17 +167,34 @@ impl Requests {
         self.stories.ended(request, ending);
     }
 
+    fn watch(&mut self, work: &Work) {
+        let request = |seq| self.scheduler.request_of(seq).and_then(|id| self.ids.get(&id)).copied();
+        match work {
+            Work::Open(open) => {
+                if let Some(request) = request(open.seq) {
+                    self.turns.opened(open.seq, request, self.now);
+                }
+            }
+            Work::Park(_) | Work::Close(_) => self.turns.closed(work.seq(), self.now),
+            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) => {}
+        }
+    }
+
     /// Hears what the scheduler says to one thing before it hears the next.
     fn listen(&mut self) {
         while let Some(output) = self.scheduler.poll_output() {
             match output {
-                Output::Work(frame) => self.sent.push_back(Sent::Work(frame)),
+                Output::Work(frame) => {
+                    self.watch(&frame.work);
+                    self.sent.push_back(Sent::Work(frame));
+                }
                 Output::Hint(hint) => self.sent.push_back(Sent::Hint(hint)),
                 Output::Event(id, event) => self.tell(id, event),
                 // No scenario has a draft model: drafts are made here. Nor does a front start anew.
                 Output::Draft(..) | Output::Shelved(_) => {}
             }
         }
+        self.silent_at = self.scheduler.silence().map(|silence| silence.ends());
         let (stats, budget) = (self.scheduler.stats(), &self.budget);
         let held = [
             ("sequences", u64::from(stats.sequences), u64::from(budget.n_slots)),
@@ -187,36 +210,44 @@ impl Requests {
 
 impl Front for Requests {
     fn line_up(&mut self, now: Duration) {
+        self.now = now;
         self.stories.healed();
         self.scheduler.line_up(now);
         self.listen();
     }
 
     fn line_lost(&mut self, now: Duration) {
+        self.now = now;
         self.listen();
+        self.turns.line_lost(now);
         self.stories.interrupted();
         self.sent.clear();
         self.scheduler.line_lost("a stage was lost", now);
     }
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
+        self.now = now;
         self.scheduler.handle_report(from, report, now).map_err(|fault| fault.to_string())
     }
 
-    fn wake(&mut self, now: Duration) {
+    fn wake(&mut self, now: Duration) -> Judgement {
+        self.now = now;
         while let Some(act) = self.acts.first_entry().filter(|act| act.key().0 <= now) {
             match act.remove() {
-                Act::Submit(request) => self.submit(request, now),
+                Act::Submit(request, pause) => self.submit(request, pause, now),
                 Act::Cancel(request) => self.cancel(request, now),
             }
             self.listen();
         }
         self.scheduler.handle_timeout(now);
+        self.listen();
+        let is_silent = self.silent_at.is_some_and(|at| at <= now);
+        if is_silent { Judgement::LineIsSilent } else { Judgement::Fine }
     }
 
     fn next_wake(&self) -> Option<Duration> {
         let act = self.acts.first_key_value().map(|((at, _), _)| *at);
-        [act, self.scheduler.next_deadline()].into_iter().flatten().min()
+        [act, self.scheduler.next_deadline(), self.silent_at].into_iter().flatten().min()
     }
 
     fn poll_sent(&mut self) -> Option<Sent> {

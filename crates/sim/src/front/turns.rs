@@ -1,18 +1,29 @@
-//! Whether clients take turns, seen from outside.
+//! Whether clients take turns, and whether those come back that were interrupted, seen from outside.
 //!
 //! As long as a client has nothing running, every other client may go before its oldest request of a priority at most
 //! once, and nobody less urgent at all. (Who has something running may wait longer: the others have less.)
+//!
+//! Whoever was interrupted as long ago as the queue has patience goes before everybody but those who wait longer still,
+//! whatever their priorities.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use protocol::SeqId;
 use scheduler::Client;
 
 use crate::check::Violation;
 use crate::scenario::Ask;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
+    /// How long those may be overtaken that were interrupted.
+    patience: Duration,
+    /// Of requests, from their `Open` to their `Close` or `Park`.
+    on_the_line: BTreeMap<SeqId, usize>,
+    /// Since when they are off the line without being over.
+    interrupted: BTreeMap<usize, Duration>,
     /// Accepted and not started yet; never those that start again.
     waiting: BTreeMap<usize, Waiting>,
     /// Started and not over, by client.
@@ -29,6 +40,42 @@ struct Waiting {
 }
 
 impl Turns {
+    pub(crate) const fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            on_the_line: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// A request has got a place, as this sequence.
+    pub(crate) fn opened(&mut self, seq: SeqId, request: usize, now: Duration) {
+        let own = self.interrupted.remove(&request);
+        for (&waiting, &since) in &self.interrupted {
+            let waited = now - since;
+            if waited >= self.patience && own.is_none_or(|own| own > since) {
+                self.violations.push(Violation::Overtaken { request: waiting, waited, other: request });
+            }
+        }
+        self.on_the_line.insert(seq, request);
+    }
+
+    /// A sequence leaves its place; its request has ended if [`Turns::ended`] follows.
+    pub(crate) fn closed(&mut self, seq: SeqId, now: Duration) {
+        if let Some(request) = self.on_the_line.remove(&seq) {
+            self.interrupted.insert(request, now);
+        }
+    }
+
+    /// All places are gone.
+    pub(crate) fn line_lost(&mut self, now: Duration) {
+        let lost = std::mem::take(&mut self.on_the_line);
+        self.interrupted.extend(lost.into_values().map(|request| (request, now)));
+    }
+
     pub(crate) fn accepted(&mut self, request: usize, ask: &Ask) {
         let waiting = Waiting { client: ask.client, priority: ask.priority, passed: BTreeMap::new() };
         self.waiting.insert(request, waiting);
@@ -63,6 +110,7 @@ impl Turns {
     }
 
     pub(crate) fn ended(&mut self, request: usize, client: Client) {
+        self.interrupted.remove(&request);
         if self.waiting.remove(&request).is_none()
             && let Some(running) = self.running.get_mut(&client)
         {

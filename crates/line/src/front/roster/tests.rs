@@ -226,7 +226,7 @@ fn a_line_that_is_silent_for_too_long_is_formed_anew() {
     assert_eq!(actions(&mut line), [], "it is not up");
     bring_up(&mut line, 1);
     line.handle_silence(Duration::from_secs(9), ms(50));
-    assert_eq!(actions(&mut line), [Action::Lost { reason: "nothing came back for 9 s".into() }]);
+    assert_eq!(actions(&mut line), [Action::Lost { reason: "work did not come back within 9 s".into() }]);
 }
 
 #[test]
