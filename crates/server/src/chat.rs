@@ -30,11 +30,11 @@ pub(crate) async fn start(
     chat: ChatRequest,
     size: usize,
 ) -> Result<Running, ApiError> {
-    let mut options = chat.options.clone();
+    let (mut options, param) = (chat.options.clone(), chat.param);
     let (prompt, Written { reading, form, .. }) = prepare(model, chat, size).await?;
     options.form = form;
     let prompt_tokens = prompt.len() as u32;
-    let job = Job { prompts: vec![prompt], options: &options, param: "messages", reading };
+    let job = Job { prompts: vec![prompt], options: &options, param, reading };
     Ok(Running { generations: generation::start(api, model, job).await?, prompt_tokens })
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct Written {
 
 /// The text that a chat begins with.
 pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
-    let ChatRequest { mut conversation, tools, show_reasoning, options, .. } = chat;
-    let template = model.template.as_ref().map_err(|error| ApiError::value("messages", error.to_string()))?;
+    let ChatRequest { mut conversation, tools, show_reasoning, param, options, .. } = chat;
+    let template = model.template.as_ref().map_err(|error| ApiError::value(param, error.to_string()))?;
     let mut syntax = template.syntax().clone();
     conversation.tools.clone_from(&tools.list);
     tools::name_results(&mut conversation.messages);
@@ -78,7 +78,7 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
     if matches!(syntax.calls, CallForm::Mistral { .. }) {
         tools::shorten_ids(&mut conversation.messages);
     }
-    let mut text = prompt::text_of(model, &conversation, prompt::now())?;
+    let mut text = prompt::text_of(model, &conversation, param, prompt::now())?;
     let mut thinking = syntax.thinking.is_some_and(|(open, _)| text.trim_end().ends_with(open));
     let opening = tools.opening(syntax.calls);
     if !opening.is_empty() {

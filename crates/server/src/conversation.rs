@@ -1,4 +1,6 @@
 //! Messages as clients write them, made into what templates expect.
+//!
+//! Each API reads its messages where they stand and names them so in errors; here is what they have in common.
 
 use serde_json::{Map, Value, json};
 
@@ -8,18 +10,29 @@ use crate::functions;
 use crate::limits::MAX_MESSAGES;
 use crate::template::Conversation;
 
-/// The conversation of a chat, without its tools.
-pub(crate) fn read(fields: &Fields) -> Result<Conversation, ApiError> {
-    let list = fields.list("messages")?.ok_or_else(|| ApiError::missing("messages"))?;
+/// A message as templates expect it: `content` is one string, arguments of tool calls are objects.
+pub(crate) type Message = Map<String, Value>;
+
+/// The messages of OpenAI's chats.
+pub(crate) fn messages(fields: &Fields) -> Result<Vec<Message>, ApiError> {
+    const NAME: &str = "messages";
+    let list = fields.list(NAME)?.ok_or_else(|| ApiError::missing(NAME))?;
     if list.is_empty() || list.len() > MAX_MESSAGES {
-        return Err(ApiError::value(
-            "messages",
-            format!("`messages` must hold 1 to {MAX_MESSAGES} messages"),
-        ));
+        return Err(wrong_count(NAME));
     }
-    let mut messages: Vec<_> =
-        list.iter().enumerate().map(|(i, message)| read_message(i, message)).collect::<Result<_, _>>()?;
+    let read = |(i, message)| read_message(&format!("{NAME}[{i}]"), message);
+    let mut messages: Vec<_> = list.iter().enumerate().map(read).collect::<Result<_, _>>()?;
     functions::translate(&mut messages);
+    Ok(messages)
+}
+
+/// No messages, or more than [`MAX_MESSAGES`].
+pub(crate) fn wrong_count(name: &str) -> ApiError {
+    ApiError::value(name, format!("`{name}` must hold 1 to {MAX_MESSAGES} messages"))
+}
+
+/// The conversation of a chat, without its tools.
+pub(crate) fn read(fields: &Fields, messages: Vec<Message>) -> Result<Conversation, ApiError> {
     let mut variables = match fields.object("chat_template_kwargs")? {
         Some(variables) => variables.into_map(),
         None => Map::new(),
@@ -31,11 +44,10 @@ pub(crate) fn read(fields: &Fields) -> Result<Conversation, ApiError> {
     Ok(Conversation { messages, tools: Vec::new(), add_generation_prompt, variables })
 }
 
-/// One message as templates expect it: `content` is one string, arguments of tool calls are objects.
-fn read_message(i: usize, message: &Value) -> Result<Map<String, Value>, ApiError> {
-    let name = format!("messages[{i}]");
+/// One message, which the client wrote at `name`.
+pub(crate) fn read_message(name: &str, message: &Value) -> Result<Message, ApiError> {
     let Value::Object(message) = message else {
-        return Err(fields::wrong(&name, "an object", message));
+        return Err(fields::wrong(name, "an object", message));
     };
     let role = match message.get("role") {
         Some(Value::String(role)) => role.as_str(),
@@ -49,17 +61,14 @@ fn read_message(i: usize, message: &Value) -> Result<Map<String, Value>, ApiErro
     }
     let calls =
         message.get("tool_calls").is_some_and(|calls| calls.as_array().is_some_and(|c| !c.is_empty()));
+    let at_content = format!("{name}.content");
     let content = match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => join_parts(&format!("{name}.content"), parts)?,
         None | Some(Value::Null) if role == "assistant" || calls => String::new(),
-        None | Some(Value::Null) => return Err(ApiError::missing(&format!("{name}.content"))),
-        Some(other) => {
-            return Err(fields::wrong(&format!("{name}.content"), "a string or a list of parts", other));
-        }
+        None | Some(Value::Null) => return Err(ApiError::missing(&at_content)),
+        Some(content) => text(&at_content, content)?,
     };
     // Templates test whether these are there at all, so a null must not be.
-    let mut message: Map<String, Value> =
+    let mut message: Message =
         message.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
     message.insert("content".into(), json!(content));
     if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
@@ -68,28 +77,60 @@ fn read_message(i: usize, message: &Value) -> Result<Map<String, Value>, ApiErro
     Ok(message)
 }
 
-/// Text parts, one per line, as llama.cpp and vLLM join them.
-fn join_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (i, part) in parts.iter().enumerate() {
-        let name = format!("{name}[{i}]");
-        let kind = part.get("type").and_then(Value::as_str);
-        match (kind, part.get("text"), part) {
-            (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), _) => {
-                texts.push(text.as_str())
-            }
-            (None, None, Value::String(text)) => texts.push(text),
-            (Some("text" | "input_text" | "output_text"), _, _) => {
-                return Err(ApiError::missing(&format!("{name}.text")));
-            }
-            (Some(kind), _, _) => {
-                let message = format!("`{name}` is of type `{kind}`, but this model reads only text");
-                return Err(ApiError::value(format!("{name}.type"), message));
-            }
-            (None, _, _) => return Err(ApiError::missing(&format!("{name}.type"))),
+/// A message made here.
+pub(crate) fn said(role: &str, content: String) -> Message {
+    Map::from_iter([("role".into(), json!(role)), ("content".into(), json!(content))])
+}
+
+/// The result of a tool's call.
+pub(crate) fn result(call_id: &Value, content: String) -> Message {
+    let mut message = said("tool", content);
+    message.insert("tool_call_id".into(), call_id.clone());
+    message
+}
+
+/// A call of a tool, as templates expect it.
+pub(crate) fn call(id: &Value, name: &Value, arguments: &Value) -> Value {
+    let function = json!({ "name": name, "arguments": arguments });
+    let mut call = json!({ "id": id, "type": "function", "function": function });
+    open_arguments(&mut call);
+    call
+}
+
+/// The text of a message's content: a string, or parts.
+pub(crate) fn text(name: &str, content: &Value) -> Result<String, ApiError> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let read = |(i, part)| text_of_part(&format!("{name}[{i}]"), part);
+            let texts: Vec<&str> = parts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            Ok(join(&texts))
         }
+        other => Err(fields::wrong(name, "a string or a list of parts", other)),
     }
-    Ok(texts.join("\n"))
+}
+
+/// Text parts, one per line, as llama.cpp and vLLM join them.
+pub(crate) fn join(texts: &[&str]) -> String {
+    texts.join("\n")
+}
+
+/// The text of one part.
+pub(crate) fn text_of_part<'a>(name: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+    let kind = part.get("type").and_then(Value::as_str);
+    match (kind, part.get("text"), part) {
+        (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), _) => Ok(text),
+        (None, None, Value::String(text)) => Ok(text),
+        (Some("text" | "input_text" | "output_text"), _, _) => {
+            Err(ApiError::missing(&format!("{name}.text")))
+        }
+        (Some(kind), _, _) => {
+            let message = format!("`{name}` is of type `{kind}`, but this model reads only text");
+            Err(ApiError::value(format!("{name}.type"), message))
+        }
+        (None, _, Value::Object(_)) => Err(ApiError::missing(&format!("{name}.type"))),
+        (None, _, other) => Err(fields::wrong(name, "an object", other)),
+    }
 }
 
 /// OpenAI sends the arguments of a call as JSON in a string; templates want the object.

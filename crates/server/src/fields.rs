@@ -8,41 +8,50 @@ use crate::error::ApiError;
 
 /// A JSON object that came as a body, or inside one.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields {
+    map: Map<String, Value>,
+    /// Where it is in the body, up to a dot; empty for the body itself.
+    at: String,
+}
 
 impl Fields {
     /// Reads a body.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let value: Value = serde_json::from_slice(body).map_err(|error| ApiError::Json(error.to_string()))?;
         match value {
-            Value::Object(map) => Ok(Self(map)),
+            Value::Object(map) => Ok(Self::of(map)),
             other => Err(ApiError::Json(format!("expected an object, found {}", kind(&other)))),
         }
     }
 
     /// Fields made here.
     pub(crate) const fn of(map: Map<String, Value>) -> Self {
-        Self(map)
+        Self { map, at: String::new() }
+    }
+
+    /// A field as errors name it.
+    pub(crate) fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.at)
     }
 
     /// All fields, unknown ones too.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
+        self.map.iter().map(|(name, value)| (name.as_str(), value))
     }
 
     /// The field's value; a null is as good as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         #[cfg(test)]
         asked::note(name);
-        self.0.get(name).filter(|value| !value.is_null())
+        self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// A number within `range`.
     pub(crate) fn float(&self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_f64().ok_or_else(|| wrong(name, "a number", value))? as f32;
+        let number = value.as_f64().ok_or_else(|| wrong(&self.path(name), "a number", value))? as f32;
         if !range.contains(&number) {
-            return Err(outside(name, &number, &range));
+            return Err(outside(&self.path(name), &number, &range));
         }
         Ok(Some(number))
     }
@@ -50,9 +59,9 @@ impl Fields {
     /// A whole number within `range`; `16.0` is whole too.
     pub(crate) fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let number = whole(value).ok_or_else(|| wrong(name, "a whole number", value))?;
+        let number = whole(value).ok_or_else(|| wrong(&self.path(name), "a whole number", value))?;
         if !range.contains(&number) {
-            return Err(outside(name, &number, &range));
+            return Err(outside(&self.path(name), &number, &range));
         }
         Ok(Some(number))
     }
@@ -65,28 +74,33 @@ impl Fields {
     /// A boolean.
     pub(crate) fn maybe_flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| wrong(name, "true or false", value))
+        value.as_bool().map(Some).ok_or_else(|| wrong(&self.path(name), "true or false", value))
     }
 
     /// A string.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| wrong(name, "a string", value))
+        value.as_str().map(Some).ok_or_else(|| wrong(&self.path(name), "a string", value))
     }
 
     /// An object.
     pub(crate) fn object(&self, name: &str) -> Result<Option<Self>, ApiError> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Self(map.clone()))),
-            Some(value) => Err(wrong(name, "an object", value)),
+            Some(Value::Object(map)) => {
+                Ok(Some(Self { map: map.clone(), at: format!("{}.", self.path(name)) }))
+            }
+            Some(value) => Err(wrong(&self.path(name), "an object", value)),
         }
     }
 
     /// A list.
     pub(crate) fn list(&self, name: &str) -> Result<Option<&[Value]>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_array().map(|list| Some(list.as_slice())).ok_or_else(|| wrong(name, "a list", value))
+        value
+            .as_array()
+            .map(|list| Some(list.as_slice()))
+            .ok_or_else(|| wrong(&self.path(name), "a list", value))
     }
 
     /// Strings in a list, or one string; empty ones are left out.
@@ -100,15 +114,20 @@ impl Fields {
         let list = match value {
             Value::String(_) => std::slice::from_ref(value),
             Value::Array(list) => list.as_slice(),
-            _ => return Err(wrong(name, "a string or a list of strings", value)),
+            _ => return Err(wrong(&self.path(name), "a string or a list of strings", value)),
         };
         if list.len() > max_count {
-            return Err(ApiError::value(name, format!("`{name}` may hold at most {max_count} strings")));
+            let name = self.path(name);
+            let message = format!("`{name}` may hold at most {max_count} strings");
+            return Err(ApiError::value(name, message));
         }
         let mut strings = Vec::with_capacity(list.len());
         for item in list {
-            let text = item.as_str().ok_or_else(|| wrong(name, "a string or a list of strings", value))?;
+            let text = item
+                .as_str()
+                .ok_or_else(|| wrong(&self.path(name), "a string or a list of strings", value))?;
             if text.len() > max_bytes {
+                let name = self.path(name);
                 let message = format!("a string in `{name}` may have at most {max_bytes} bytes");
                 return Err(ApiError::value(name, message));
             }
@@ -121,7 +140,7 @@ impl Fields {
 
     /// The map itself.
     pub(crate) fn into_map(self) -> Map<String, Value> {
-        self.0
+        self.map
     }
 }
 

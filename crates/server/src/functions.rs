@@ -37,7 +37,7 @@ pub(crate) fn read(fields: &Fields) -> Result<Option<Tools>, ApiError> {
         .iter()
         .enumerate()
         .map(|(i, function)| match function {
-            Value::Object(function) => read_function(&format!("{LIST}[{i}]"), function),
+            Value::Object(function) => read_function(&format!("{LIST}[{i}]"), function, "parameters"),
             other => Err(fields::wrong(&format!("{LIST}[{i}]"), "an object", other)),
         })
         .collect::<Result<_, _>>()?;

@@ -283,8 +283,9 @@ impl Generation {
 
     fn end(&mut self, finish: &'static str, timings: Option<Timings>) -> Step {
         self.ended = true;
+        let calls = self.turn.n_calls() > 0 && (finish == "stop" || !self.turn.is_in_call());
         self.turn.finish(&mut self.ready.parts);
-        let finish = if finish == "stop" && self.turn.n_calls() > 0 { "tool_calls" } else { finish };
+        let finish = if calls { "tool_calls" } else { finish };
         self.finished(finish);
         self.listed.ended(finish, self.queued, timings.as_ref());
         match &timings {

@@ -10,13 +10,14 @@ use crate::error::ApiError;
 use crate::request::Prompt;
 use crate::template::{Conversation, Specials};
 
-/// The text of a conversation, as the model's template writes it.
+/// The text of a conversation that came in `param`, as the model's template writes it.
 pub(crate) fn text_of(
     model: &Model,
     conversation: &Conversation,
+    param: &str,
     now: SystemTime,
 ) -> Result<String, ApiError> {
-    let invalid = |message: String| ApiError::value("messages", message);
+    let invalid = |message: String| ApiError::value(param, message);
     let template = model.template.as_ref().map_err(|error| invalid(error.to_string()))?;
     let specials = Specials { bos: &model.info.bos, eos: &model.info.eos };
     template.render(conversation, specials, now).map_err(|error| invalid(error.to_string()))

@@ -7,6 +7,7 @@ use protocol::{OfPrompt, SamplerParams};
 use serde_json::{Value, json};
 
 use crate::auth::Caller;
+use crate::conversation::Message;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
@@ -47,6 +48,9 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_tokens",
     "return_token_ids",
     "return_tokens_as_token_ids",
+    "timings_per_token",
+    "return_progress",
+    "guided_whitespace_pattern",
 ];
 
 /// What chats refuse besides.
@@ -100,6 +104,8 @@ pub(crate) struct ChatRequest {
     pub functions: bool,
     /// Reasoning comes apart from the answer; else it is part of the text, as the model wrote it.
     pub show_reasoning: bool,
+    /// The field that the messages came in.
+    pub param: &'static str,
     pub options: Options,
 }
 
@@ -132,8 +138,30 @@ impl Prompt {
     }
 }
 
+/// What a chat is about. Each API reads it where its clients write it, so that errors name that place.
+pub(crate) struct Contents {
+    pub messages: Vec<Message>,
+    pub tools: Tools,
+    /// The field that the messages came in.
+    pub param: &'static str,
+}
+
 impl ChatRequest {
+    /// OpenAI's chats.
     pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
+        refuse(UNSUPPORTED, fields)?;
+        let functions = functions::read(fields)?;
+        let is_old = functions.is_some();
+        let tools = match functions {
+            Some(functions) => functions,
+            None => Tools::read(fields)?,
+        };
+        let contents = Contents { messages: conversation::messages(fields)?, tools, param: "messages" };
+        Ok(Self { functions: is_old, ..Self::of(contents, fields, n_vocab)? })
+    }
+
+    /// A chat about `contents`; `fields` have all the rest, in the words of OpenAI's chats.
+    pub(crate) fn of(contents: Contents, fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         refuse(UNSUPPORTED, fields)?;
         refuse(UNSUPPORTED_IN_CHATS, fields)?;
         let mut options = Options::read(fields, n_vocab)?;
@@ -153,14 +181,9 @@ impl ChatRequest {
             (false, _) => None,
         };
         let show_reasoning = fields.text("reasoning_format")?.is_none_or(|format| format != "none");
-        let functions = functions::read(fields)?;
-        let is_old = functions.is_some();
-        let tools = match functions {
-            Some(functions) => functions,
-            None => Tools::read(fields)?,
-        };
-        let conversation = conversation::read(fields)?;
-        Ok(Self { conversation, tools, functions: is_old, show_reasoning, options })
+        let Contents { messages, tools, param } = contents;
+        let conversation = conversation::read(fields, messages)?;
+        Ok(Self { conversation, tools, functions: false, show_reasoning, param, options })
     }
 }
 

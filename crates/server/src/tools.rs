@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::call_grammar::is_text;
+use crate::conversation::said;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::limits::{MAX_TOOL_NAME, MAX_TOOLS};
@@ -32,13 +33,18 @@ pub(crate) enum ToolChoice {
 }
 
 impl Tools {
+    /// The tools of OpenAI's chats.
     pub(crate) fn read(fields: &Fields) -> Result<Self, ApiError> {
         let list = fields.list("tools")?.unwrap_or_default();
+        let list = list.iter().enumerate().map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
+        Self::of(list, fields)
+    }
+
+    /// Tools that were read already, and what `fields` say of their use.
+    pub(crate) fn of(list: Vec<Value>, fields: &Fields) -> Result<Self, ApiError> {
         if list.len() > MAX_TOOLS {
             return Err(ApiError::value("tools", format!("`tools` may hold at most {MAX_TOOLS} tools")));
         }
-        let list: Vec<Value> =
-            list.iter().enumerate().map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
         let mut tools = Self {
             list,
             choice: ToolChoice::Auto,
@@ -131,11 +137,16 @@ fn read_tool(i: usize, tool: &Value) -> Result<Value, ApiError> {
         Some(other) => return Err(fields::wrong(&format!("{at}.function"), "an object", other)),
         None => return Err(ApiError::missing(&format!("{at}.function"))),
     };
-    read_function(&format!("{at}.function"), function)
+    read_function(&format!("{at}.function"), function, "parameters")
 }
 
-/// A function as the tool that templates expect. `at` is where the client wrote it.
-pub(crate) fn read_function(at: &str, function: &Map<String, Value>) -> Result<Value, ApiError> {
+/// A function as the tool that templates expect. `at` is where the client wrote it, `schema` its name for the schema of
+/// the arguments.
+pub(crate) fn read_function(
+    at: &str,
+    function: &Map<String, Value>,
+    schema: &str,
+) -> Result<Value, ApiError> {
     let at_name = format!("{at}.name");
     let name = match function.get("name") {
         Some(Value::String(name)) => name,
@@ -148,10 +159,10 @@ pub(crate) fn read_function(at: &str, function: &Map<String, Value>) -> Result<V
             format!("`{at_name}` must be 1 to {MAX_TOOL_NAME} letters, digits, underscores, dashes and dots");
         return Err(ApiError::value(at_name, message));
     }
-    let parameters = match function.get("parameters") {
+    let parameters = match function.get(schema) {
         None | Some(Value::Null) => json!({ "type": "object", "properties": {} }),
         Some(parameters @ Value::Object(_)) => parameters.clone(),
-        Some(other) => return Err(fields::wrong(&format!("{at}.parameters"), "an object", other)),
+        Some(other) => return Err(fields::wrong(&format!("{at}.{schema}"), "an object", other)),
     };
     let description = function.get("description").and_then(Value::as_str).unwrap_or_default();
     Ok(json!({
@@ -243,8 +254,4 @@ pub(crate) fn emulate_tools(conversation: &mut Conversation) {
         }
         _ => conversation.messages.insert(0, said("system", manual)),
     }
-}
-
-fn said(role: &str, content: String) -> Map<String, Value> {
-    Map::from_iter([("role".into(), json!(role)), ("content".into(), json!(content))])
 }

@@ -270,33 +270,74 @@ fn an_answer_that_reaches_its_limit_is_a_beginning_of_one() {
     assert!(heard.iter().all(|(_, heard)| heard.answer.tokens.len() == 12));
 }
 
-#[test]
-fn a_grammar_that_waits_changes_nothing_before_its_mark_and_everything_behind_it() {
-    let mut bench = Bench::new();
-    let form = Grammar::new(GrammarKind::Regex, "[ ]?[0-9]{3}(, [a-z]{2,4}){2}");
-    for temperature in [0.0, 1.0] {
-        let mut free = bench.request("Say something.", form.clone(), temperature, 60);
+/// What is answered without a form, and a mark in it that begins and ends inside of tokens.
+struct Marked {
+    text: String,
+    mark: String,
+    /// Where the mark ends, in bytes, and the token that ends it.
+    end: usize,
+    token_end: usize,
+}
+
+/// Three digits and two short words.
+const FORM: &str = "[ ]?[0-9]{3}(, [a-z]{2,4}){2}";
+
+fn is_form(text: &str) -> bool {
+    let words: Vec<&str> = text.trim_start().split(", ").collect();
+    words.len() == 3 && words[0].len() == 3 && words[0].bytes().all(|byte| byte.is_ascii_digit())
+}
+
+impl Bench {
+    fn marked(&mut self, temperature: f32) -> Marked {
+        let mut free =
+            self.request("Say something.", Grammar::new(GrammarKind::Regex, FORM), temperature, 60);
         free.sampler.grammar = None;
-        let tokens = plain::answer(&mut bench.alone, &free).tokens;
-        let text = bench.text(&tokens);
-        // A mark that begins and ends inside of tokens.
+        let tokens = plain::answer(&mut self.alone, &free).tokens;
+        let text = self.text(&tokens);
         let start = text.char_indices().nth(9).map_or(0, |(at, _)| at);
         let mark: String = text[start..].chars().take(5).collect();
-        let grammar = Grammar { after: Some(After::may(mark.as_str())), ..form.clone() };
-        let request = bench.request("Say something.", grammar, temperature, 60);
-        let (answer, _) = bench.check(&request, &format!("behind {mark:?} at {temperature}"));
         let end = text.find(&mark).expect("it is from there") + mark.len();
+        let ends = (0..=tokens.len()).map(|n| self.text(&tokens[..n]).len());
+        let token_end = ends.into_iter().find(|&at| at >= end).expect("some token ends it");
+        Marked { text, mark, end, token_end }
+    }
+
+    /// The answer in the form, which waits for a text.
+    fn answer_after(&mut self, after: After, temperature: f32) -> (String, Vec<Heard>) {
+        let what = format!("behind {after:?} at {temperature}");
+        let grammar = Grammar { after: Some(after), ..Grammar::new(GrammarKind::Regex, FORM) };
+        let request = self.request("Say something.", grammar, temperature, 60);
+        self.check(&request, &what)
+    }
+}
+
+#[test]
+fn a_grammar_that_may_begin_changes_nothing_before_its_mark_and_everything_behind_it() {
+    let mut bench = Bench::new();
+    for temperature in [0.0, 1.0] {
+        let Marked { text, mark, end, .. } = bench.marked(temperature);
+        let (answer, _) = bench.answer_after(After::may(mark.as_str()), temperature);
         assert!(answer.starts_with(&text[..end]), "{answer:?} begins otherwise than {text:?}");
-        let is_form = |rest: &str| {
-            let words: Vec<&str> = rest.trim_start().split(", ").collect();
-            words.len() == 3 && words[0].len() == 3 && words[0].bytes().all(|byte| byte.is_ascii_digit())
-        };
         // What the mark's own token says beyond it may be no beginning of the form; then the wait goes on to the end.
         assert!(is_form(&answer[end..]) || answer == text, "{answer:?} after {mark:?}");
+        let (answer, _) = bench.answer_after(After::may("<never said>"), temperature);
+        assert_eq!(answer, text, "a mark that never comes");
+    }
+}
 
-        let never = Grammar { after: Some(After::may("<never said>")), ..form.clone() };
-        let request = bench.request("Say something.", never, temperature, 60);
-        let (answer, _) = bench.check(&request, "a mark that never comes");
-        assert_eq!(answer, text);
+#[test]
+fn a_grammar_that_must_begin_begins_behind_its_mark_and_without_one_the_answer_has_no_end() {
+    let mut bench = Bench::new();
+    for temperature in [0.0, 1.0] {
+        let Marked { text, mark, end, token_end } = bench.marked(temperature);
+        let (answer, _) = bench.answer_after(After::must(mark.as_str()), temperature);
+        assert!(answer.starts_with(&text[..end]), "{answer:?} begins otherwise than {text:?}");
+        // What the mark's own token says beyond it is part of the form, or of what came before.
+        assert!(is_form(&answer[end..]) || is_form(&answer[token_end..]), "{answer:?} after {mark:?}");
+        let (answer, heard) = bench.answer_after(After::must("<never said>"), temperature);
+        assert!(
+            heard.iter().all(|heard| heard.answer.tokens.len() == 60),
+            "{answer:?} ends without its form"
+        );
     }
 }

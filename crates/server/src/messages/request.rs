@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::conversation::{self, Message};
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
-use crate::limits::{MAX_STOP_BYTES, MAX_STOPS};
-use crate::request::{ChatRequest, asks_for_nothing};
+use crate::limits::{MAX_MESSAGES, MAX_STOP_BYTES, MAX_STOPS};
+use crate::request::{ChatRequest, Contents, refuse};
 use crate::structured::OUTPUT_CONFIG_FORMAT;
+use crate::tools::{Tools, read_function};
 
 /// Fields whose meaning differs from the chat's field of the same name, or that only exist here.
 const OURS: &[&str] = &[
@@ -18,41 +20,35 @@ const OURS: &[&str] = &[
     "thinking",
     "output_config",
     "stream_options",
-    "stop",
 ];
 
 /// Fields that have no place in this API's answers, or ask for what only Anthropic's servers have.
 pub(crate) const UNSUPPORTED: &[&str] =
-    &["logprobs", "top_logprobs", "functions", "function_call", "mcp_servers", "container"];
+    &["logprobs", "top_logprobs", "functions", "function_call", "mcp_servers", "container", "stop"];
 
 /// The chat that a request asks for.
 pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<ChatRequest, ApiError> {
-    for &name in UNSUPPORTED {
-        if fields.get(name).is_some_and(|value| !asks_for_nothing(name, value)) {
-            return Err(ApiError::unsupported(name));
-        }
-    }
-    let chat = ChatRequest::read(&translate(fields)?, n_vocab)?;
+    refuse(UNSUPPORTED, fields)?;
+    let rest = translate(fields)?;
+    let tools = fields.list("tools")?.unwrap_or_default().iter().enumerate();
+    let tools = tools.map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
+    let contents =
+        Contents { messages: messages(fields)?, tools: Tools::of(tools, &rest)?, param: "messages" };
+    let chat = ChatRequest::of(contents, &rest, n_vocab)?;
     if chat.options.n > 1 {
         return Err(ApiError::unsupported("n"));
     }
     Ok(chat)
 }
 
-/// The same request in the words of a chat.
+/// All but the messages and tools, in the words of a chat.
 fn translate(fields: &Fields) -> Result<Fields, ApiError> {
     let mut chat: Map<String, Value> = fields
         .iter()
         .filter(|(name, _)| !OURS.contains(name))
         .map(|(k, v)| (k.to_owned(), v.clone()))
         .collect();
-    chat.insert("messages".into(), Value::Array(messages(fields)?));
     chat.insert("stop".into(), json!(fields.strings("stop_sequences", MAX_STOPS, MAX_STOP_BYTES)?));
-    if let Some(tools) = fields.list("tools")? {
-        let tools: Vec<Value> =
-            tools.iter().enumerate().map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
-        chat.insert("tools".into(), Value::Array(tools));
-    }
     if let Some(choice) = fields.object("tool_choice")? {
         chat.insert("tool_choice".into(), read_choice(&choice)?);
         if choice.flag("disable_parallel_tool_use")? {
@@ -63,15 +59,18 @@ fn translate(fields: &Fields) -> Result<Fields, ApiError> {
         if let Some(format) = config.get("format") {
             chat.insert(OUTPUT_CONFIG_FORMAT.into(), format.clone());
         }
-        if let Some(effort) = config.get("effort") {
-            chat.insert("reasoning_effort".into(), effort.clone());
+        if let Some(effort) = config.text("effort")? {
+            chat.insert("reasoning_effort".into(), json!(effort));
         }
     }
     if let Some(thinking) = fields.object("thinking")? {
         let enabled = match thinking.text("type")? {
             Some("enabled" | "adaptive") => true,
             Some("disabled") => false,
-            _ => return Err(ApiError::value("thinking.type", "`thinking.type` must be enabled or disabled")),
+            _ => {
+                let message = "`thinking.type` must be enabled, adaptive or disabled";
+                return Err(ApiError::value("thinking.type", message));
+            }
         };
         // Qwen, DeepSeek and others read these names; templates that do not think ignore them.
         let variables = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
@@ -84,16 +83,17 @@ fn translate(fields: &Fields) -> Result<Fields, ApiError> {
 }
 
 fn read_tool(i: usize, tool: &Value) -> Result<Value, ApiError> {
+    const SCHEMA: &str = "input_schema";
     let at = format!("tools[{i}]");
     let Value::Object(tool) = tool else { return Err(fields::wrong(&at, "an object", tool)) };
     // Anthropic's own tools (`bash_20250124`, `web_search_…`) run on its servers or need its models.
     if tool.get("type").is_some_and(|kind| !kind.is_null() && kind != "custom") {
         return Err(ApiError::unsupported(&format!("{at}.type")));
     }
-    let schema = tool.get("input_schema").ok_or_else(|| ApiError::missing(&format!("{at}.input_schema")))?;
-    let name = tool.get("name").ok_or_else(|| ApiError::missing(&format!("{at}.name")))?;
-    let function = json!({ "name": name, "description": tool.get("description"), "parameters": schema });
-    Ok(json!({ "type": "function", "function": function }))
+    if !tool.contains_key(SCHEMA) {
+        return Err(ApiError::missing(&format!("{at}.{SCHEMA}")));
+    }
+    read_function(&at, tool, SCHEMA)
 }
 
 fn read_choice(choice: &Fields) -> Result<Value, ApiError> {
@@ -114,38 +114,44 @@ fn read_choice(choice: &Fields) -> Result<Value, ApiError> {
     })
 }
 
-fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
+fn messages(fields: &Fields) -> Result<Vec<Message>, ApiError> {
+    const NAME: &str = "messages";
     let mut out = Vec::new();
-    match fields.get("system") {
-        None => {}
-        Some(system @ (Value::String(_) | Value::Array(_))) => {
-            out.push(json!({ "role": "system", "content": system }));
-        }
-        Some(other) => return Err(fields::wrong("system", "a string or a list of blocks", other)),
-    }
-    for (i, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
-        let at = format!("messages[{i}]");
-        let content = message.get("content").unwrap_or(&Value::Null);
-        match (message.get("role").and_then(Value::as_str), content) {
+    for (i, message) in fields.list(NAME)?.unwrap_or_default().iter().enumerate() {
+        let at = format!("{NAME}[{i}]");
+        let Value::Object(map) = message else { return Err(fields::wrong(&at, "an object", message)) };
+        let content = map.get("content").unwrap_or(&Value::Null);
+        match (map.get("role").and_then(Value::as_str), content) {
             (Some(role @ ("user" | "assistant" | "system")), Value::Array(blocks)) => {
                 read_blocks(&format!("{at}.content"), role, blocks, &mut out)?;
             }
-            (Some("user" | "assistant" | "system"), _) => out.push(message.clone()),
+            (Some("user" | "assistant" | "system") | None, _) => {
+                out.push(conversation::read_message(&at, message)?);
+            }
             (Some(role), _) => {
                 let message = format!("`{at}.role` is `{role}`, but must be user or assistant");
                 return Err(ApiError::value(format!("{at}.role"), message));
             }
-            (None, _) => return Err(ApiError::missing(&format!("{at}.role"))),
         }
     }
+    if out.len() > MAX_MESSAGES {
+        return Err(conversation::wrong_count(NAME));
+    }
+    match fields.get("system") {
+        None => {}
+        Some(system @ (Value::String(_) | Value::Array(_))) => {
+            out.insert(0, conversation::said("system", conversation::text("system", system)?));
+        }
+        Some(other) => return Err(fields::wrong("system", "a string or a list of blocks", other)),
+    }
     if out.is_empty() {
-        return Err(ApiError::missing("messages"));
+        return Err(ApiError::missing(NAME));
     }
     Ok(out)
 }
 
 /// One message of several kinds of blocks: results of tools become messages of their own, before the rest.
-fn read_blocks(at: &str, role: &str, blocks: &[Value], out: &mut Vec<Value>) -> Result<(), ApiError> {
+fn read_blocks(at: &str, role: &str, blocks: &[Value], out: &mut Vec<Message>) -> Result<(), ApiError> {
     let (mut texts, mut calls, mut reasoning) = (Vec::new(), Vec::new(), String::new());
     for (i, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{i}]");
@@ -153,31 +159,28 @@ fn read_blocks(at: &str, role: &str, blocks: &[Value], out: &mut Vec<Value>) -> 
         match block.get("type").and_then(Value::as_str) {
             Some("tool_result") => {
                 let content = match block.get("content") {
-                    None | Some(Value::Null) => json!(""),
-                    Some(content) => content.clone(),
+                    None | Some(Value::Null) => String::new(),
+                    Some(content) => conversation::text(&format!("{at}.content"), content)?,
                 };
-                out.push(
-                    json!({ "role": "tool", "tool_call_id": field("tool_use_id")?, "content": content }),
-                );
+                out.push(conversation::result(field("tool_use_id")?, content));
             }
             Some("tool_use") => {
-                let function = json!({ "name": field("name")?, "arguments": field("input")? });
-                calls.push(json!({ "id": field("id")?, "type": "function", "function": function }));
+                calls.push(conversation::call(field("id")?, field("name")?, field("input")?));
             }
             Some("thinking") => reasoning.push_str(field("thinking")?.as_str().unwrap_or_default()),
             Some("redacted_thinking") => {}
-            _ => texts.push(block.clone()),
+            _ => texts.push(conversation::text_of_part(&at, block)?),
         }
     }
     if texts.is_empty() && calls.is_empty() && role != "assistant" {
         return Ok(());
     }
-    let mut message = json!({ "role": role, "content": texts });
+    let mut message = conversation::said(role, conversation::join(&texts));
     if !calls.is_empty() {
-        message["tool_calls"] = json!(calls);
+        message.insert("tool_calls".into(), Value::Array(calls));
     }
     if !reasoning.is_empty() {
-        message["reasoning_content"] = json!(reasoning);
+        message.insert("reasoning_content".into(), json!(reasoning));
     }
     out.push(message);
     Ok(())

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::fields::{self, Body};
+use crate::auth::Caller;
 use crate::embeddings::request as embeddings;
 use crate::error::ApiError;
 use crate::fields::{Fields, asked};
@@ -57,9 +58,9 @@ fn routes() -> [Known; 5] {
             refused: responses::UNSUPPORTED,
             least: json!({ "input": "Hi" }),
             read: |fields| {
-                let response = responses::ResponseRequest::read(fields, &Store::default())?;
-                let chat = ChatRequest::read(&response.chat, 100)?;
-                Ok(format!("{chat:?} {}", response.describe("id", 0, "toy")))
+                let response =
+                    responses::ResponseRequest::read(fields, &Store::default(), Caller::default(), 100)?;
+                Ok(format!("{:?} {}", response.chat, response.describe("id", 0, "toy")))
             },
         },
         Known {

@@ -10,19 +10,19 @@ mod store;
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::api::Api;
+use crate::auth::Caller;
 use crate::body::{self, Body};
 use crate::chat::{self, Running};
 use crate::error::ApiError;
-use crate::request::ChatRequest;
 use crate::{prompt, stream};
 use output::Output;
 use request::ResponseRequest;
@@ -37,16 +37,16 @@ const PAGE: usize = 20;
 /// `POST /v1/responses`.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
     let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
-    let request = ResponseRequest::read(&fields, api.responses())?;
-    let mut chat = ChatRequest::read(&request.chat, model.tokenizer.n_vocab())?;
-    (chat.options.caller, chat.options.trace) = (caller, trace);
+    let mut request = ResponseRequest::read(&fields, api.responses(), caller, model.tokenizer.n_vocab())?;
+    request.chat.options.trace = trace;
+    let chat = request.chat.clone();
     let streaming = chat.options.stream;
     let tokenizer = chat.options.top_logprobs.map(|_| model.tokenizer.clone());
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let id = format!("resp_{}", Uuid::new_v4().simple());
     let response = request.describe(&id, prompt::unix_seconds(), &model.info.id);
     let store = request.store.then(|| api.responses().clone());
-    let entry = Entry::new(response, request.input);
+    let entry = Entry::new(response, request.input, caller);
     let output = Output::new(entry, prompt_tokens, store.clone(), tokenizer);
     if let Some(store) = store.filter(|_| request.background) {
         let response = output.response().clone();
@@ -67,22 +67,50 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
     Ok(Json(output.response().clone()).into_response())
 }
 
-/// `GET /v1/responses/{id}`.
-pub(crate) async fn get(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    api.responses().response(&id).map(Json).ok_or(ApiError::UnknownResponse(id))
+/// How a response is wanted.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Shape {
+    stream: Option<bool>,
+    starting_after: Option<u64>,
+}
+
+/// `GET /v1/responses/{id}`: whole; its events are not kept.
+pub(crate) async fn get(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
+    shape: Result<Query<Shape>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Query(shape) = shape.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
+    if shape.stream == Some(true) {
+        return Err(ApiError::unsupported("stream"));
+    }
+    if shape.starting_after.is_some() {
+        return Err(ApiError::unsupported("starting_after"));
+    }
+    let entry = api.responses().get(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
+    Ok(Json(entry.response))
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(crate) async fn delete(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    if !api.responses().remove(&id) {
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
+) -> Result<Json<Value>, ApiError> {
+    if !api.responses().remove(&id, who(caller)) {
         return Err(ApiError::UnknownResponse(id));
     }
     Ok(Json(json!({ "id": id, "object": "response.deleted", "deleted": true })))
 }
 
 /// `POST /v1/responses/{id}/cancel`: only for responses in the background; others end with their connection.
-pub(crate) async fn cancel(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let response = api.responses().cancel(&id).ok_or(ApiError::UnknownResponse(id))?;
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
+) -> Result<Json<Value>, ApiError> {
+    let response = api.responses().cancel(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
     if response["background"] != true {
         let message = "only a response with `background` can be cancelled: close the connection of others";
         return Err(ApiError::value("background", message));
@@ -102,10 +130,12 @@ pub(crate) struct Page {
 pub(crate) async fn input_items(
     State(api): State<Api>,
     Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Query(page) = page.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
-    let items = api.responses().input(&id).ok_or(ApiError::UnknownResponse(id))?;
+    let Entry { input: items, .. } =
+        api.responses().get(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
     let limit = page.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(ApiError::value("limit", format!("`limit` must be from 1 to {MAX_PAGE}")));
@@ -132,6 +162,10 @@ pub(crate) async fn input_items(
         "last_id": data.last().map(|item| &item["id"]),
         "has_more": rest.len() > data.len(),
     })))
+}
+
+fn who(caller: Option<Extension<Caller>>) -> Caller {
+    caller.map(|Extension(caller)| caller).unwrap_or_default()
 }
 
 /// Items with an id each.

@@ -6,18 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
+use crate::auth::Caller;
 use crate::limits::{MAX_RESPONSES, MAX_RESPONSES_BYTES};
 
-/// One response, and all that the model read for it.
+/// One response, all that the model read for it, and whose it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub response: Value,
     pub input: Arc<[Value]>,
+    pub owner: Caller,
 }
 
 impl Entry {
-    pub(crate) const fn new(response: Value, input: Arc<[Value]>) -> Self {
-        Self { response, input }
+    pub(crate) const fn new(response: Value, input: Arc<[Value]>, owner: Caller) -> Self {
+        Self { response, input, owner }
     }
 
     fn id(&self) -> &str {
@@ -37,6 +39,12 @@ struct Kept {
     task: Option<AbortHandle>,
 }
 
+impl Kept {
+    fn is_of(&self, caller: Caller) -> bool {
+        self.entry.owner.owns_with(caller)
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
@@ -53,7 +61,7 @@ struct State {
     bytes: usize,
 }
 
-/// Responses in memory, at most so many and so large.
+/// Responses in memory, at most so many and so large. To whoever asks, those of others do not exist.
 #[derive(Debug, Default)]
 pub(crate) struct Store(Mutex<State>);
 
@@ -99,22 +107,15 @@ impl Store {
         }
     }
 
-    pub(crate) fn get(&self, id: &str) -> Option<Entry> {
-        self.state().kept.get(id).map(|kept| kept.entry.clone())
+    /// A response of `caller`'s.
+    pub(crate) fn get(&self, id: &str, caller: Caller) -> Option<Entry> {
+        self.state().kept.get(id).filter(|kept| kept.is_of(caller)).map(|kept| kept.entry.clone())
     }
 
-    pub(crate) fn response(&self, id: &str) -> Option<Value> {
-        self.get(id).map(|entry| entry.response)
-    }
-
-    pub(crate) fn input(&self, id: &str) -> Option<Arc<[Value]>> {
-        self.get(id).map(|entry| entry.input)
-    }
-
-    /// Ends a response if it runs in the background; gives it as it is then.
-    pub(crate) fn cancel(&self, id: &str) -> Option<Value> {
+    /// Ends a response of `caller`'s if it runs in the background; gives it as it is then.
+    pub(crate) fn cancel(&self, id: &str, caller: Caller) -> Option<Value> {
         let mut state = self.state();
-        let kept = state.kept.get_mut(id)?;
+        let kept = state.kept.get_mut(id).filter(|kept| kept.is_of(caller))?;
         if let Some(task) = kept.task.take() {
             task.abort();
             kept.entry.response["status"] = json!("cancelled");
@@ -122,9 +123,12 @@ impl Store {
         Some(kept.entry.response.clone())
     }
 
-    /// Forgets a response. False if it was not kept.
-    pub(crate) fn remove(&self, id: &str) -> bool {
+    /// Forgets a response of `caller`'s. False if none was kept.
+    pub(crate) fn remove(&self, id: &str, caller: Caller) -> bool {
         let mut state = self.state();
+        if !state.kept.get(id).is_some_and(|kept| kept.is_of(caller)) {
+            return false;
+        }
         state.order.retain(|kept| kept != id);
         state.forget(id)
     }
@@ -150,16 +154,18 @@ mod tests {
     use super::*;
 
     fn entry(id: &str, text: &str) -> Entry {
-        Entry::new(json!({ "id": id, "status": "completed", "text": text }), Arc::new([]))
+        Entry::new(json!({ "id": id, "status": "completed", "text": text }), Arc::new([]), Caller::default())
     }
 
     #[test]
     fn the_oldest_response_makes_room() {
         let store = Store::default();
         (0..=MAX_RESPONSES).for_each(|i| store.put(entry(&i.to_string(), "")));
-        assert!(store.get("0").is_none() && store.get("1").is_some());
+        assert!(store.get("0", Caller::default()).is_none() && store.get("1", Caller::default()).is_some());
         store.put(entry("large", &"x".repeat(MAX_RESPONSES_BYTES - 1000)));
-        assert!(store.get("large").is_some() && store.get("1").is_none());
+        assert!(
+            store.get("large", Caller::default()).is_some() && store.get("1", Caller::default()).is_none()
+        );
         store.put(entry("larger", &"x".repeat(MAX_RESPONSES_BYTES)));
         assert!(store.state().kept.is_empty() && store.state().bytes == 0);
     }
@@ -168,7 +174,11 @@ mod tests {
     fn what_is_removed_is_gone() {
         let store = Store::default();
         store.put(entry("a", ""));
-        assert!(store.remove("a") && !store.remove("a") && store.get("a").is_none());
+        assert!(
+            store.remove("a", Caller::default())
+                && !store.remove("a", Caller::default())
+                && store.get("a", Caller::default()).is_none()
+        );
         assert_eq!(store.state().bytes, 0);
     }
 }

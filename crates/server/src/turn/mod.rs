@@ -178,6 +178,15 @@ impl Turn {
         self.calls.n
     }
 
+    /// The last call is not whole yet.
+    pub(crate) const fn is_in_call(&self) -> bool {
+        match &self.state {
+            State::Object(scan) => scan.is_begun(),
+            State::Xml(_) | State::Harmony(Harmony::Arguments) => true,
+            _ => false,
+        }
+    }
+
     /// The model reasons.
     pub(crate) const fn is_reasoning(&self) -> bool {
         matches!(self.state, State::Thinking { .. } | State::Harmony(Harmony::Reasoning))

@@ -1,14 +1,17 @@
 //! Every error is OpenAI's envelope, and says what to do.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request};
+use futures_util::{StreamExt, stream};
 use insta::assert_snapshot;
 use scheduler::{Event, Failure, Finish, Refusal};
 use serde_json::{Value, json};
 use server::{ApiConfig, Cors, Readiness};
+use tower::ServiceExt;
 
 use crate::fake::{Answer, Bytes, Harness, Script, done, model_info, says, started};
 
@@ -159,6 +162,20 @@ async fn what_is_no_request_at_all() {
     ];
     assert_eq!(cases[7].1.header("allow"), Some("POST"));
     assert_snapshot!(cases.iter().map(|(name, answer)| line(name, answer)).collect::<String>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_arrive_is_not_waited_for_any_longer() {
+    // Its beginning comes, and nothing more; the clock goes on by itself where nobody has anything to do.
+    let begins = stream::once(async { Ok::<_, Infallible>("{\"messages\": [") });
+    let body = Body::from_stream(begins.chain(stream::pending()));
+    let request = Request::post("/v1/chat/completions").body(body).unwrap();
+    let answer = Harness::new([]).router().oneshot(request).await.unwrap();
+    assert_snapshot!(line("slow", &Answer::read(answer).await), @r#"
+    slow
+      408 "invalid_request_error" "request_timeout" param=null
+      "the body did not arrive within 60 s"
+    "#);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod fake;
 mod functions;
 mod keys;
 mod messages;
+mod named;
 mod requests;
 mod responses;
 mod streams;

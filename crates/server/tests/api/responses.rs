@@ -1,13 +1,17 @@
 //! OpenAI's Responses API.
 
+use std::sync::Arc;
+
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Method, Request};
 use insta::assert_snapshot;
 use scheduler::{Event, Failure, Finish};
 use serde_json::{Value, json};
+use server::{ApiConfig, ApiKeys};
 
 use crate::fake::{
-    Answer, Harness, Script, Seen, answer, done, ends, says, says_with_logprobs, started, with,
+    Answer, Bytes, Harness, Script, Seen, answer, done, ends, model_info, says, says_with_logprobs, started,
+    with,
 };
 
 const HERMES: &str = "{# <tool_call> </think> #}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
@@ -262,4 +266,78 @@ async fn what_cannot_be_done_is_said() {
         all.push_str(&format!("{path}\n  {} {}\n", answer.status, answer.json()["error"]["code"]));
     }
     assert_snapshot!(all);
+}
+
+#[tokio::test]
+async fn chats_names_for_fields_are_honoured_or_refused() {
+    let schema = json!({ "type": "object" });
+    let harness = Harness::new([answer("{}"), answer("a")]);
+    let form = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+    let chats = json!({ "max_tokens": 7, "response_format": form, "logprobs": true, "n": 1, "messages": [] });
+    ask_json(&harness, chats).await;
+    let request = harness.line.requests().remove(0);
+    assert_eq!((request.max_tokens, request.top_logprobs), (Some(7), Some(0)));
+    assert_eq!(request.sampler.grammar.unwrap().text, schema.to_string());
+    let both = json!({ "max_tokens": 7, "max_output_tokens": 5 });
+    ask_json(&harness, both).await;
+    assert_eq!(harness.line.requests()[1].max_tokens, Some(5));
+    for (param, extra) in [
+        ("n", json!({ "n": 2 })),
+        ("messages", json!({ "messages": [{ "role": "user", "content": "Hi" }] })),
+        ("timings_per_token", json!({ "timings_per_token": true })),
+        ("return_progress", json!({ "return_progress": true })),
+        ("guided_whitespace_pattern", json!({ "guided_whitespace_pattern": " *" })),
+        ("include[1]", json!({ "include": ["reasoning.encrypted_content", "message.logprobs"] })),
+        ("include[0]", json!({ "include": [1] })),
+    ] {
+        let answer = ask(&harness, extra.clone()).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{extra}");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_response_is_not_replayed_as_events() {
+    let harness = Harness::new([answer("a")]);
+    let response = ask_json(&harness, json!({})).await;
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    for (query, param) in [("stream=true", "stream"), ("starting_after=3", "starting_after")] {
+        let error = harness.get(&format!("{path}?{query}")).await.json()["error"].clone();
+        assert_eq!((&error["code"], &error["param"]), (&json!("unsupported_parameter"), &json!(param)));
+    }
+    assert_eq!(harness.get(&format!("{path}?stream=maybe")).await.status, 400);
+    assert_eq!(harness.get(&format!("{path}?stream=false&include=x")).await.json(), response);
+}
+
+#[tokio::test]
+async fn a_response_exists_for_its_own_key_alone() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sk-1\nsk-2\n").unwrap();
+    let keys = ApiKeys::load(file.path()).unwrap();
+    let config = ApiConfig { api_keys: Some(keys), ..ApiConfig::default() };
+    let harness = Harness::without_model([Script::Play(vec![started(0), says("Hel")]), answer("x")], config);
+    harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap();
+    let send = async |key: &str, method: Method, path: &str, body: Value| {
+        let request = Request::builder().method(method).uri(path).header("x-api-key", key);
+        let body = Body::from(body.to_string());
+        Answer::read(harness.send(request.body(body).unwrap()).await).await
+    };
+    let create = "/v1/responses";
+    let body = json!({ "input": "Hi", "background": true });
+    let id = send("sk-1", Method::POST, create, body).await.json()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/responses/{id}");
+    let (cancel, items) = (format!("{path}/cancel"), format!("{path}/input_items"));
+    let routes =
+        [(Method::GET, &path), (Method::GET, &items), (Method::POST, &cancel), (Method::DELETE, &path)];
+    for (method, path) in &routes {
+        let answer = send("sk-2", method.clone(), path, json!({})).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("response_not_found")));
+    }
+    let later = json!({ "input": "And?", "previous_response_id": id });
+    let refused = send("sk-2", Method::POST, create, later.clone()).await;
+    assert_eq!(refused.json()["error"]["code"], "previous_response_not_found");
+    for (method, path) in &routes[..3] {
+        assert_eq!(send("sk-1", method.clone(), path, json!({})).await.status, 200, "{method} {path}");
+    }
+    assert_eq!(send("sk-1", Method::POST, create, later).await.status, 200);
+    assert_eq!(send("sk-1", Method::DELETE, &path, json!({})).await.status, 200);
 }

@@ -82,6 +82,25 @@ async fn one_call_ends_the_answer_if_calls_may_not_be_parallel() {
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
 }
 
+#[tokio::test]
+async fn calls_that_are_whole_at_the_limit_end_with_tool_calls_and_cut_ones_with_length() {
+    const WHOLE: &str = "<tool_call>{\"name\": \"time\", \"arguments\": {}}";
+    let cases = [
+        (WHOLE.to_owned(), "tool_calls"),
+        (format!("{WHOLE}</tool_call>\n<tool_"), "tool_calls"),
+        (format!("{WHOLE}</tool_call>\n<tool_call>{{\"name\": \"wea"), "tool_calls"),
+        (format!("{WHOLE}</tool_call>\n<tool_call>{{\"name\": \"weather\", \"arguments\": {{\"ci"), "length"),
+        ("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Os".to_owned(), "length"),
+        ("I look. <tool_".to_owned(), "length"),
+    ];
+    for (text, finish) in cases {
+        let script = Script::Play(vec![started(0), says(&text), done(Finish::Length, 9)]);
+        let harness = Harness::with_template(HERMES, [script]);
+        let answer = harness.chat(json!({ "tools": tools() })).await.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], finish, "{text}");
+    }
+}
+
 async fn prompt(template: &str, extra: Value) -> String {
     let harness = Harness::with_template(template, [answer("x")]);
     let answer = harness.chat(extra).await;

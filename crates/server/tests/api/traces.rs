@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
+use protocol::{Found, HiddenRows};
 use scheduler::{Event, Failure, Finish};
 use serde_json::json;
 use server::{ApiConfig, Record, Sampler, Span, Trace, TraceSink, Tracing, Value};
@@ -68,7 +69,9 @@ fn attribute<'a>(span: &'a Span, name: &str) -> Option<&'a Value> {
 
 #[tokio::test]
 async fn every_generation_leaves_one_trace_and_nothing_else_does() {
-    let mut traced = Traced::all(["a", "b", "c", "d"].map(answer));
+    let rows = Event::Prompt(Found::Rows(HiddenRows { width: 4, values: vec![1.0; 4] }));
+    let embedded = Script::Play(vec![started(0), rows, done(Finish::Length, 0)]);
+    let mut traced = Traced::all(["a", "b", "c", "d"].map(answer).into_iter().chain([embedded]));
     for path in ["/health", "/v1/models", "/v1/line", "/metrics"] {
         assert_eq!(traced.harness.get(path).await.status, 200, "{path}");
     }
@@ -77,11 +80,13 @@ async fn every_generation_leaves_one_trace_and_nothing_else_does() {
     traced.harness.complete(json!({ "stream": true })).await;
     traced.harness.post("/v1/responses", &json!({ "input": "x" })).await;
     traced.harness.post("/v1/messages", &with(chat_body(), json!({ "max_tokens": 5 }))).await;
+    traced.harness.post("/v1/embeddings", &json!({ "input": "x" })).await;
     for (route, operation) in [
         ("/v1/chat/completions", "chat"),
         ("/v1/completions", "text_completion"),
         ("/v1/responses", "chat"),
         ("/v1/messages", "chat"),
+        ("/v1/embeddings", "embeddings"),
     ] {
         let trace = traced.next().await;
         let root = &trace.spans[0];
