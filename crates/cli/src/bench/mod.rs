@@ -11,6 +11,7 @@ pub(crate) mod args;
 mod client;
 pub(crate) mod command;
 mod crowd;
+mod exact;
 mod http;
 mod idle;
 mod judge;
@@ -73,7 +74,7 @@ struct Flags {
 enum Part {
     /// Front and stages with engines that compute nothing: time per token and boundary
     Loop,
-    /// Decoding by llama.cpp alone, by a line of one stage, and by one of three
+    /// Decoding by llama.cpp alone, by a line of one stage, and by one of three; what `--exact` costs
     Answers,
     /// Processor time of a line that waits
     Idle,
