@@ -83,7 +83,7 @@ def test_counters_of_a_speculating_line_add_up():
         seen = metrics(serve)
         label = lambda at: f'stage="{at}",address="{status["stages"][at]["address"]}"'
         for at, stage in enumerate(status["stages"]):
-            for name in ("rows", "wasted_rows", "windows", "dropped_windows"):
+            for name in ("rows", "wasted_rows", "windows", "dropped_windows", "dropped_chunks"):
                 assert seen[f"paceline_stage_{name}_total{{{label(at)}}}"] == stage["work"][name], (name, seen)
             assert seen[f"paceline_stage_batch_rows{{{label(at)}}}"] >= 1
         assert seen["paceline_windows_total"] == seen["paceline_live_windows_total"] + seen["paceline_stale_windows_total"]

@@ -232,7 +232,7 @@ pub(crate) struct ServeFlags {
     /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]
     #[arg(long, value_name = "W")]
     pub(crate) width: Option<u32>,
-    /// Windows under way at once, 1 to 16 [default: chosen from what is measured]
+    /// Windows under way at once, 1 to 64 [default: chosen from what is measured]
     #[arg(long, value_name = "D")]
     pub(crate) depth: Option<u32>,
     /// Compute so that no result depends on what shares a batch with it; CPU only, slower prompts

@@ -218,7 +218,22 @@ fn guessing_is_off_unless_asked_for() {
     refused(serve("m --speculate suffix,draft"), "write draft=PATH");
     refused(serve("m --width 4"), "add --speculate");
     refused(serve("m --speculate auto --width 17"), "--width must be 1 to 16");
+    assert_eq!(serve("m --speculate auto --depth 64").unwrap().speculate.reach.depth, Some(64));
+    refused(serve("m --speculate auto --depth 65"), "--depth must be 1 to 64");
     refused(serve("m --exact --gpu-layers 3"), "CPU only");
+}
+
+#[test]
+fn help_names_the_limits_of_width_and_depth() {
+    let all = CommandLine::command();
+    for command in ["serve", "bench", "simulate"] {
+        let command = all.find_subcommand(command).unwrap();
+        for (flag, most) in [("width", spec::MAX_WIDTH), ("depth", spec::MAX_DEPTH)] {
+            let found = command.get_arguments().find(|argument| argument.get_id() == flag).unwrap();
+            let help = found.get_help().unwrap().to_string();
+            assert!(help.contains(&format!("1 to {most} [")), "{}: {help}", command.get_name());
+        }
+    }
 }
 
 #[test]

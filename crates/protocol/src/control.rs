@@ -166,8 +166,10 @@ pub struct StageCounters {
     pub stale_windows: u64,
     /// Their rows.
     pub stale_rows: u64,
-    /// Frames passed over because their sequence had been given up, had ended or was poisoned.
-    pub passed_over: u64,
+    /// Windows passed over because their sequence had been given up, had ended or was poisoned.
+    pub passed_windows: u64,
+    /// Prompt chunks passed over for the same reasons.
+    pub passed_chunks: u64,
     /// Rows computed for nothing.
     pub wasted_rows: u64,
     /// Prefixes that its store has taken.

@@ -3,7 +3,7 @@
 use crate::{Generation, ModelId, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// From the side that dialled.
 #[derive(Clone, Debug, PartialEq)]

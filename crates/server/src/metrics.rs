@@ -193,13 +193,16 @@ fn line_registry(line: &LineStatus, ready: bool) -> Registry {
 /// What the stages computed, and what for nothing.
 fn register_work(registry: &mut Registry, line: &LineStatus) {
     type Count = fn(&WorkStatus) -> u64;
-    let counts: [(&str, &str, Count); 6] = [
+    let counts: [(&str, &str, Count); 7] = [
         ("stage_calls", "Engine calls", |work| work.calls),
         ("stage_rows", "Rows computed", |work| work.rows),
         ("stage_wasted_rows", "Of those, for nothing", |work| work.wasted_rows),
         ("stage_windows", "Windows computed", |work| work.windows),
         ("stage_dropped_windows", "Windows dropped before they were computed", |work| work.dropped_windows),
         ("stage_chunks", "Prompt chunks computed", |work| work.chunks),
+        ("stage_dropped_chunks", "Prompt chunks dropped before they were computed", |work| {
+            work.dropped_chunks
+        }),
     ];
     for (name, help, count) in counts {
         let family = Family::<StageLabels, Counter>::default();

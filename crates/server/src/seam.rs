@@ -304,6 +304,8 @@ pub struct WorkStatus {
     pub dropped_windows: u64,
     /// Prompt chunks computed.
     pub chunks: u64,
+    /// Prompt chunks dropped before they were computed: their request was over.
+    pub dropped_chunks: u64,
     /// Prefixes put on its disk.
     pub stored_prefixes: u64,
     /// Prefixes that came back from it.
@@ -321,8 +323,9 @@ impl From<StageCounters> for WorkStatus {
             wasted_rows,
             wasted_share: share(wasted_rows, rows),
             windows,
-            dropped_windows: counters.stale_windows.saturating_add(counters.passed_over),
+            dropped_windows: counters.stale_windows.saturating_add(counters.passed_windows),
             chunks,
+            dropped_chunks: counters.passed_chunks,
             stored_prefixes: counters.stored_prefixes,
             restored_prefixes: counters.restored_prefixes,
             missed_prefixes: counters.missed_prefixes,

@@ -298,8 +298,9 @@ impl StageCore {
                     }
                 }
                 Some(Step::PassOver) => {
-                    self.stats.passed_over += 1;
-                    self.drop_first(seq);
+                    if let Some(item) = self.drop_first(seq) {
+                        self.stats.count_passed_over(&item.frame.work);
+                    }
                 }
                 Some(Step::Stale) => {
                     let n_rows = self.drop_first(seq).map_or(0, |item| item.frame.work.tokens().len());

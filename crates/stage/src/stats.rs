@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Sub};
 
-use protocol::{Frame, StageCounters};
+use protocol::{Frame, StageCounters, Work};
 
 /// Counters since the stage began; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,10 @@ pub struct Stats {
     pub wasted_rows: u64,
     /// Frames passed over because their sequence had been given up, had ended or was poisoned.
     pub passed_over: u64,
+    /// Of those, windows.
+    pub passed_windows: u64,
+    /// Of those, prompt chunks.
+    pub passed_chunks: u64,
     /// Positions that sequences took over from parked prefixes.
     pub reused_positions: u64,
     /// Bytes of prefixes saved because their slot was needed.
@@ -49,6 +53,13 @@ impl Stats {
         if self.rows == 0 { 0.0 } else { self.wasted_rows as f64 / self.rows as f64 }
     }
 
+    /// A frame with this work was passed over.
+    pub(crate) fn count_passed_over(&mut self, work: &Work) {
+        self.passed_over += 1;
+        self.passed_windows += u64::from(matches!(work, Work::Window(_)));
+        self.passed_chunks += u64::from(matches!(work, Work::Chunk(_)));
+    }
+
     /// What the front is told of them.
     #[must_use]
     pub const fn counters(&self) -> StageCounters {
@@ -59,7 +70,8 @@ impl Stats {
             chunks: self.chunks,
             stale_windows: self.stale_windows,
             stale_rows: self.stale_rows,
-            passed_over: self.passed_over,
+            passed_windows: self.passed_windows,
+            passed_chunks: self.passed_chunks,
             wasted_rows: self.wasted_rows,
             stored_prefixes: self.stored_prefixes,
             restored_prefixes: self.restored_prefixes,

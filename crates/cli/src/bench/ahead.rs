@@ -13,6 +13,7 @@ use super::outcomes::Comparison;
 use super::report::{Bound, Report};
 use super::setting::{Row, Setting, Strategy};
 use super::stats::Median;
+use super::table::AS_ASKED;
 use super::workload::Workload;
 
 /// Stages and the delay of each link, one way, in milliseconds.
@@ -91,12 +92,38 @@ fn tell(name: &str, line: (u16, u32), results: &Results, report: &mut Report) {
     report.add(format!("{what}, plain"), "ms/tok", each(&|row| row.tpot_ms), None);
     let bound = Some(Bound::AtMost(BEYOND_MS));
     report.add(format!("{what}, plain beyond engines and links"), "ms/tok", each(&beyond), bound);
-    for Comparison { workload, speed, .. } in
-        results.comparisons.iter().filter(|compared| is_here(compared.stages, &compared.link))
-    {
-        let least = Bound::AtLeast(promised(*workload, line));
-        report.add_surely(format!("{what}, {workload}, auto / plain"), "ratio", *speed, least);
+    for compared in results.comparisons.iter().filter(|compared| is_here(compared.stages, &compared.link)) {
+        let Comparison { workload, speed, same_texts, requests, speculate, .. } = compared;
+        let what = format!("{what}, {workload}");
+        report.add_surely(
+            format!("{what}, auto / plain"),
+            "ratio",
+            *speed,
+            Bound::AtLeast(promised(*workload, line)),
+        );
+        let same = Median::of(vec![*same_texts as f64 / *requests as f64]);
+        report.add(format!("{what}, auto says what plain says"), "share", same, None);
+        let judged = results.rows.iter().find(|row| {
+            row.workload == *workload && row.speculate == *speculate && is_here(row.stages, &row.link)
+        });
+        if let Some(row) = judged {
+            tell_texts(&what, row, report);
+        }
     }
+}
+
+/// Whether the answers are real work: a model that repeats itself is guessed better than one that answers.
+fn tell_texts(what: &str, row: &Row, report: &mut Report) {
+    if let Some(share) = row.as_asked {
+        report.add(format!("{what}, as asked"), "share", Median::of(vec![share]), asked_for(row.workload));
+    }
+    let distinct = Median::of(vec![row.distinct_3grams]);
+    report.add(format!("{what}, distinct runs of three words"), "share", distinct, None);
+}
+
+/// How far an answer must be what was asked. A small model can repeat a text; what it cannot do is told, not judged.
+fn asked_for(workload: Workload) -> Option<Bound> {
+    (workload == Workload::Copy).then_some(Bound::AtLeast(AS_ASKED))
 }
 
 /// What a token took beyond the stages' engines and the delays of all links together.
@@ -119,6 +146,41 @@ mod tests {
         assert_eq!(promised(Workload::Copy, (4, 40)), 6.0);
         assert_eq!(promised(Workload::Copy, (2, 40)), 0.95);
         assert!(PROMISES.iter().all(|(_, line, _)| LINES.contains(line)));
+    }
+
+    #[test]
+    fn a_copy_that_loops_misses_its_bound() {
+        let row = |workload, as_asked| Row {
+            workload,
+            stages: Some(4),
+            link: link(10),
+            speculate: Strategy::parse("auto").unwrap(),
+            width: None,
+            depth: None,
+            exact: false,
+            concurrency: 1,
+            requests: 8,
+            ttft_ms: 80.0,
+            tpot_ms: 4.0,
+            decode_tok_s: 250.0,
+            total_tok_s: 200.0,
+            accepted_per_window: None,
+            windows_in_flight: None,
+            stale_share: None,
+            stage_busy: Vec::new(),
+            text_sha256: String::new(),
+            tokens: 96.0,
+            distinct_3grams: 0.1,
+            as_asked,
+            change_made: None,
+        };
+        let is_met = |workload, as_asked| {
+            let mut report = Report::new("test");
+            tell_texts("here", &row(workload, as_asked), &mut report);
+            report.is_met()
+        };
+        assert!(is_met(Workload::Copy, Some(0.9)) && !is_met(Workload::Copy, Some(0.3)));
+        assert!(is_met(Workload::Edit, Some(0.3)) && is_met(Workload::Novel, None));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Decoding three ways, in turn: llama.cpp alone, a line of one stage, a line of three. And what the lines cost idle.
+//! Decoding three ways, in turn: llama.cpp alone, a line of one stage, a line of three. And what the lines cost idle,
+//! and what a line costs that computes exactly.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use llama::{Reference, Vocab};
 use protocol::Token;
 use tokio::task::spawn_blocking;
 
+use super::exact;
 use super::idle::cpu_seconds;
 use super::report::{Bound, Report};
 use super::served::{Answer, Served};
@@ -45,7 +47,9 @@ pub(super) async fn measure(
     let whole = Served::start(model, &flags(1)).await?;
     let cut = Served::start(model, &flags(STAGES)).await?;
     if answers {
-        compare(model, &name, rounds, (&whole, &cut), report).await?;
+        let prompt = prompt(model)?;
+        compare(model, &name, rounds, (&whole, &cut), (&prompt, report)).await?;
+        exact::measure(model, &name, rounds, (&whole, &prompt), report).await?;
     }
     if idle {
         drop(whole);
@@ -72,9 +76,8 @@ async fn compare(
     name: &str,
     rounds: usize,
     (whole, cut): (&Served, &Served),
-    report: &mut Report,
+    (prompt, report): (&[Token], &mut Report),
 ) -> anyhow::Result<()> {
-    let prompt = prompt(model)?;
     let mut alone = Alone::load(model).await?;
     let rounds = rounds * ROUNDS;
     let mut done = Vec::with_capacity(rounds);
@@ -86,13 +89,13 @@ async fn compare(
         // Each comes first, second and last equally often: a drift of the machine's speed favours none.
         for turn in 0..3 {
             match (at + turn) % 3 {
-                0 => round.plain = alone.answer(&prompt).await?,
+                0 => round.plain = alone.answer(prompt).await?,
                 1 => {
-                    let answer = whole.answer(&prompt, ANSWER).await?;
+                    let answer = whole.answer(prompt, ANSWER).await?;
                     round.computing = answer.compute_ms;
                     round.whole = heard(answer, &mut texts);
                 }
-                _ => round.cut = heard(cut.answer(&prompt, ANSWER).await?, &mut texts),
+                _ => round.cut = heard(cut.answer(prompt, ANSWER).await?, &mut texts),
             }
         }
         if texts[0] != texts[1] {

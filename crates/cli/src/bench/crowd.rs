@@ -1,5 +1,5 @@
-//! Several clients at once on a real model: tokens per second by their number, a long prompt that comes in beside
-//! running answers, and the first token of a prompt whose beginning is known.
+//! Several clients at once on a real model: tokens per second by their number, and a long prompt that comes in beside
+//! running answers. What prompts alone take is that of [`super::prompts`].
 //!
 //! Everything is measured from outside, by clients of the HTTP interface, prompts included.
 
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::future::{join, join_all};
-use protocol::Token;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::http;
 use super::plots;
+use super::prompts::unheard;
 use super::report::{Bound, Report};
 use super::served::Served;
 use super::stats::{Median, quantile};
@@ -38,10 +38,6 @@ const STREAMS: usize = 4;
 const SETTLED: Duration = Duration::from_secs(3);
 /// The longest wait for a token beside a long prompt: two chunks of a tenth of a second.
 const LONGEST_GAP_MS: f64 = 200.0;
-/// Tokens that several prompts begin with, how they differ, and how much sooner the first token of a known one comes.
-const SHARED: usize = 2000;
-const TAIL: usize = 11;
-const WARM: f64 = 8.0;
 
 /// What answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +78,6 @@ pub(super) async fn measure(model: &Path, rounds: usize, report: &mut Report) ->
     let points = throughput(model, &name, rounds, report).await?;
     let line = LINE.start(model).await?;
     long_prompt(&line, &name, report).await?;
-    known_beginning(&line, &name, rounds.min(5), report).await?;
     Ok(points)
 }
 
@@ -180,23 +175,6 @@ fn topic(n: usize) -> String {
     format!("Write a short essay about {} in {} and why it matters.\n", WHAT[n % 8], WHERE[n / 8 % 7])
 }
 
-/// So many tokens that nobody has asked for before.
-fn unheard(n: usize, seed: u64) -> Vec<Token> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        // xorshift64: Marsaglia, Xorshift RNGs, 2003.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        Token(1000 + (state % 30_000) as i32)
-    };
-    (0..n).map(|_| next()).collect()
-}
-
-fn ids(tokens: &[Token]) -> Vec<i32> {
-    tokens.iter().map(|token| token.0).collect()
-}
-
 /// Longest waits for a token of running streams while a long prompt is read.
 async fn long_prompt(line: &Served, name: &str, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("{name}, a prompt of {LONG} tokens beside {STREAMS} streams");
@@ -210,8 +188,7 @@ async fn long_prompt(line: &Served, name: &str, report: &mut Report) -> anyhow::
     let long = async {
         tokio::time::sleep(SETTLED).await;
         let sent = http::now();
-        let body = json!({ "prompt": ids(&unheard(LONG, 1)), "max_tokens": 1 });
-        http::post(line.target(), "/v1/completions", &body).await.map(|_| (sent, http::now()))
+        line.first_token(&unheard(LONG, 1)).await.map(|_| (sent, http::now()))
     };
     let (streams, long) = join(join_all(streams), long).await;
     let (sent, read) = long?;
@@ -242,36 +219,4 @@ fn gaps_within(events: &[(Instant, Value)], sent: Instant, read: Instant) -> Vec
     let times: Vec<Instant> = events.iter().filter(|(_, event)| has_text(event)).map(|(at, _)| *at).collect();
     let pairs = times.windows(2).filter(|pair| pair[1] >= sent && pair[0] <= read);
     pairs.map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect()
-}
-
-/// The first token of prompts that begin with what was read before, and of prompts that nobody has seen.
-async fn known_beginning(
-    line: &Served,
-    name: &str,
-    rounds: usize,
-    report: &mut Report,
-) -> anyhow::Result<()> {
-    let mut ratios = Vec::new();
-    let (mut cold, mut warm) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        eprint!("\r{name}, {SHARED} shared tokens: round {} of {rounds} ", round + 1);
-        let shared = unheard(SHARED, 100 + round as u64);
-        let first = async |tail: u64| -> anyhow::Result<f64> {
-            let prompt = [shared.clone(), unheard(TAIL, 1000 + tail)].concat();
-            let sent = http::now();
-            let body = json!({ "prompt": ids(&prompt), "max_tokens": 1 });
-            http::post(line.target(), "/v1/completions", &body).await?;
-            Ok((http::now() - sent).as_secs_f64() * 1e3)
-        };
-        let (unknown, known) = (first(0).await?, first(1).await?);
-        cold.push(unknown);
-        warm.push(known);
-        ratios.push(unknown / known);
-    }
-    eprintln!();
-    let name = format!("{name}, {SHARED} shared tokens");
-    report.add(format!("{name}, first token cold"), "ms", Median::of(cold), None);
-    report.add(format!("{name}, first token warm"), "ms", Median::of(warm), None);
-    report.add(format!("{name}, cold / warm"), "ratio", Median::of(ratios), Some(Bound::AtLeast(WARM)));
-    Ok(())
 }

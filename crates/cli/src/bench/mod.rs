@@ -11,12 +11,14 @@ pub(crate) mod args;
 mod client;
 pub(crate) mod command;
 mod crowd;
+mod exact;
 mod http;
 mod idle;
 mod judge;
 mod null_line;
 mod outcomes;
 mod plots;
+mod prompts;
 mod record;
 mod report;
 mod rpc;
@@ -72,7 +74,7 @@ struct Flags {
 enum Part {
     /// Front and stages with engines that compute nothing: time per token and boundary
     Loop,
-    /// Decoding by llama.cpp alone, by a line of one stage, and by one of three
+    /// Decoding by llama.cpp alone, by a line of one stage, and by one of three; what `--exact` costs
     Answers,
     /// Processor time of a line that waits
     Idle,
@@ -80,8 +82,10 @@ enum Part {
     Rpc,
     /// Plain decoding against guesses over slow links, on the model (an hour)
     Ahead,
-    /// Several clients at once, a long prompt beside running answers, known beginnings of prompts
+    /// Several clients at once, and a long prompt beside running answers
     Crowd,
+    /// Prompts whose beginning is known, from memory and from disk, and chunks that overlap
+    Prompts,
     /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
     Grid,
 }
@@ -109,12 +113,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         signals::http_runtime()?.block_on(record::write(&flags.models, path))?;
         return Ok(true);
     }
-    let needs_model =
-        |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc | Part::Ahead | Part::Crowd);
+    let needs_model = |part: &Part| !matches!(part, Part::Loop | Part::Grid);
     if flags.only.iter().any(needs_model) && flags.models.is_empty() {
-        bail!(
-            "`answers`, `idle`, `rpc`, `ahead` and `crowd` need a model: name one, or measure `--only loop,grid`"
-        );
+        bail!("all but `loop` and `grid` need a model: name one, or measure `--only loop,grid`");
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -135,6 +136,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
         if answers || idle {
             runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        }
+        if flags.only.contains(&Part::Prompts) {
+            runtime.block_on(prompts::measure(model, rounds, &mut report))?;
         }
         if flags.only.contains(&Part::Ahead) {
             runtime.block_on(ahead::measure(model, rounds, &mut report))?;

@@ -19,6 +19,9 @@ use super::stats::quantile;
 /// The model may have to be cut first.
 const READY_WITHIN: Duration = Duration::from_secs(600);
 
+/// It writes what it has and waits for its stages.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
 /// A server; ended, with its stages, when dropped.
 pub(super) struct Served {
     child: Child,
@@ -35,6 +38,15 @@ pub(super) struct Answer {
     pub(super) mean_ms: f64,
     /// Mean time per token in the stages' engines, as the server says.
     pub(super) compute_ms: f64,
+}
+
+/// The first token after a prompt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    /// From sending the prompt to the whole answer, in milliseconds.
+    pub(super) ms: f64,
+    /// Tokens of the prompt that were not computed again.
+    pub(super) cached: usize,
 }
 
 impl Served {
@@ -110,6 +122,43 @@ impl Served {
         })
     }
 
+    /// The first token after a prompt, and what that took.
+    pub(super) async fn first_token(&self, prompt: &[Token]) -> anyhow::Result<First> {
+        let ids: Vec<i32> = prompt.iter().map(|token| token.0).collect();
+        let sent = http::now();
+        let body = json!({ "prompt": ids, "max_tokens": 1, "temperature": 0 });
+        let answer = http::post(&self.target, "/v1/completions", &body).await?;
+        let took = http::now() - sent;
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        Ok(First { ms: took.as_secs_f64() * 1e3, cached: cached as usize })
+    }
+
+    /// What it says of its line.
+    pub(super) async fn line(&self) -> anyhow::Result<Value> {
+        http::get(&self.target, "/v1/line").await
+    }
+
+    /// Ends it as a user does, so that what it still has to write is written.
+    pub(super) async fn end(mut self) -> anyhow::Result<()> {
+        self.ask_to_end()?;
+        let ended = tokio::time::timeout(ENDS_WITHIN, self.child.wait()).await;
+        ended.context("the server was asked to end and did not")??;
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    fn ask_to_end(&mut self) -> anyhow::Result<()> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        kill_process(pid.context("the server has ended already")?, Signal::TERM)?;
+        Ok(())
+    }
+
+    #[cfg(not(unix))]
+    fn ask_to_end(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.start_kill()?)
+    }
+
     /// The tokens of a conversation that begins with these words, as the model's template writes them.
     pub(super) async fn chat_tokens(&self, words: &str) -> anyhow::Result<Vec<Token>> {
         let chat = json!({ "messages": [{ "role": "user", "content": words }] });
@@ -135,7 +184,7 @@ impl Served {
 
     /// The front's process and those of its stages.
     pub(super) async fn pids(&self) -> anyhow::Result<Vec<u32>> {
-        let line = http::get(&self.target, "/v1/line").await?;
+        let line = self.line().await?;
         let stages = line["stages"].as_array().context("/v1/line names no stages")?;
         stages
             .iter()

@@ -9,7 +9,7 @@ use super::setting::Row;
 /// Below this share of distinct runs of words a text mostly repeats itself.
 const LOOPS: f64 = 0.7;
 /// Below this share an answer is not what was asked.
-const AS_ASKED: f64 = 0.8;
+pub(super) const AS_ASKED: f64 = 0.8;
 
 /// The whole table, with what a reader must know to believe it.
 pub(super) fn of(machine: &Machine, results: &Results) -> String {

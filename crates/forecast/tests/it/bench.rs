@@ -25,6 +25,18 @@ pub(crate) enum Shape {
     Stairs,
 }
 
+/// Stage times of a CPU and of a GPU with small ranges of layers, and what a row more costs.
+pub(crate) const STAGES: [(f64, Shape); 5] = [
+    (5.0, Shape::Stairs),
+    (10.0, Shape::Stairs),
+    (5.0, Shape::PerRow(1.0)),
+    (1.0, Shape::PerRow(0.05)),
+    (3.0, Shape::PerRow(0.15)),
+];
+
+/// Widths of serial windows.
+pub(crate) const SERIAL: [u32; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+
 /// A stage that takes `one` ms for a row.
 pub(crate) fn stage(one: f64, shape: Shape) -> StageModel {
     match shape {

@@ -2,29 +2,22 @@
 
 use forecast::{Case, Comparison, Grid, Kind, compare};
 
-use crate::bench::{Shape, TOKENS, geometric_mean, line, texts};
-
-/// Stage times of a CPU and of a GPU with small ranges of layers, and what a row more costs.
-const STAGES: [(f64, Shape); 5] = [
-    (5.0, Shape::Stairs),
-    (10.0, Shape::Stairs),
-    (5.0, Shape::PerRow(1.0)),
-    (1.0, Shape::PerRow(0.05)),
-    (3.0, Shape::PerRow(0.15)),
-];
+use crate::bench::{SERIAL, STAGES, TOKENS, geometric_mean, line, texts};
 
 #[test]
 fn four_stages_ten_milliseconds_apart_win_what_was_promised() {
-    let serial = Grid { widths: vec![1, 2, 3, 4, 6, 8, 12, 16], depths: vec![1] };
+    let serial = Grid { widths: SERIAL.into(), depths: vec![1] };
     for (one, shape) in STAGES {
         println!("\n{one} ms, {shape:?}\n{}", Comparison::head());
         let line = line(4, one, shape, 10.0);
-        let rows: Vec<_> = texts(2).iter().map(|case| compare(&line, case, &serial, &|| {})).collect();
+        let mut rows: Vec<_> = texts(2).iter().map(|case| compare(&line, case, &serial, &|| {})).collect();
         rows.iter().for_each(|row| println!("{row}"));
         for row in rows.iter().filter(|row| ["copy", "edit"].contains(&row.name.as_str())) {
             assert!(row.over_plain() >= 4.0, "{row}");
         }
         assert!(rows[0].over_serial() >= 1.5, "{}", rows[0]);
+        // `predicted` is `edit` with a word from the client: they are one kind of work.
+        rows.retain(|row| row.name != Kind::Predicted.name());
         let mean = geometric_mean(&rows, Comparison::over_plain);
         assert!(mean >= 1.8, "{mean:.2} x plain");
         let mean = geometric_mean(&rows, Comparison::over_serial);

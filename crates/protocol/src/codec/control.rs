@@ -221,7 +221,8 @@ fn put_counters(w: &mut Writer<'_>, v: &StageCounters) {
     w.u64(v.chunks);
     w.u64(v.stale_windows);
     w.u64(v.stale_rows);
-    w.u64(v.passed_over);
+    w.u64(v.passed_windows);
+    w.u64(v.passed_chunks);
     w.u64(v.wasted_rows);
     w.u64(v.stored_prefixes);
     w.u64(v.restored_prefixes);
@@ -236,7 +237,8 @@ fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
         chunks: r.u64("counters.chunks")?,
         stale_windows: r.u64("counters.stale_windows")?,
         stale_rows: r.u64("counters.stale_rows")?,
-        passed_over: r.u64("counters.passed_over")?,
+        passed_windows: r.u64("counters.passed_windows")?,
+        passed_chunks: r.u64("counters.passed_chunks")?,
         wasted_rows: r.u64("counters.wasted_rows")?,
         stored_prefixes: r.u64("counters.stored_prefixes")?,
         restored_prefixes: r.u64("counters.restored_prefixes")?,

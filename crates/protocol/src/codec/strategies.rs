@@ -350,18 +350,19 @@ fn fault_kind() -> impl Strategy<Value = FaultKind> {
 }
 
 fn counters() -> impl Strategy<Value = StageCounters> {
-    any::<[u64; 11]>().prop_map(|n| StageCounters {
+    any::<[u64; 12]>().prop_map(|n| StageCounters {
         calls: n[0],
         rows: n[1],
         windows: n[2],
         chunks: n[3],
         stale_windows: n[4],
         stale_rows: n[5],
-        passed_over: n[6],
-        wasted_rows: n[7],
-        stored_prefixes: n[8],
-        restored_prefixes: n[9],
-        missed_prefixes: n[10],
+        passed_windows: n[6],
+        passed_chunks: n[7],
+        wasted_rows: n[8],
+        stored_prefixes: n[9],
+        restored_prefixes: n[10],
+        missed_prefixes: n[11],
     })
 }
 

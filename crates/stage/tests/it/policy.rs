@@ -152,6 +152,22 @@ fn a_window_that_became_stale_during_its_call_is_not_passed_on() {
 }
 
 #[test]
+fn what_a_sequence_that_is_over_leaves_is_counted_by_its_kind() {
+    let mut stage = first(1);
+    arrive(&mut stage, [begin(1), chunk(1, 0, 2), chunk(1, 2, 2), window(1, 0, 4, 1, false)]);
+    // One that never got a slot: its `Open` is passed over, too.
+    arrive(&mut stage, [begin(2), chunk(2, 0, 2)]);
+    for seq in [SeqId(1), SeqId(2)] {
+        stage.core.handle_hint(Hint::Drop { seq });
+    }
+    stage.settle();
+    let stats = stage.core.stats();
+    assert_eq!((stats.passed_over, stats.passed_windows, stats.passed_chunks), (5, 1, 3), "{stats:?}");
+    let told = stats.counters();
+    assert_eq!((told.stale_windows, told.passed_windows, told.passed_chunks), (0, 1, 3));
+}
+
+#[test]
 fn hints_of_unknown_sequences_change_nothing() {
     let mut stage = first(1);
     stage.core.handle_hint(Hint::Drop { seq: SeqId(1) });
