@@ -53,6 +53,8 @@ test("everything can be done with the keyboard alone", () =>
     await page.keyboard.press("Escape");
     await page.keyboard.press("1");
     await page.locator("#view-line").waitFor();
+    // The answer that was stopped leaves the line first, so that there is one request to be cancelled.
+    await page.locator("#live tbody tr").waitFor({ state: "detached" });
     const { text } = await client("Once upon a time");
     await page.locator("#live button").waitFor();
     await tabTo(page, "Cancel");

@@ -9,6 +9,22 @@ import { startStage } from "./processes.js";
 /** What repeats itself is guessed well, so windows run ahead. */
 const REPEATING = "one two three four five six seven eight nine ten ".repeat(6);
 
+/** Waits for charts with these titles to show something, as a picture and as a number. */
+const charted = (page, titles) =>
+  until(
+    page,
+    (titles) => {
+      const charts = [...document.querySelectorAll("#charts .chart")];
+      const isSaid = (part) => /[0-9]/.test(part.innerText);
+      const isDrawn = (chart) =>
+        chart.querySelector(".curve, .dot") !== null &&
+        [...chart.querySelectorAll("output, .keys")].some(isSaid);
+      const called = (title) => charts.find((chart) => chart.innerText.includes(title));
+      return titles.every((title) => isDrawn(called(title)));
+    },
+    titles,
+  );
+
 test("the page loads and shows three stages that are ready", () =>
   visit({}, async (page, requests) => {
     await isReady(page);
@@ -47,13 +63,18 @@ test("windows move along the line, and requests, figures and charts follow", () 
       () => Number.parseFloat(document.querySelector("#live tbody tr td:nth-child(4)").textContent) > 0,
     );
     await until(page, () => Number.parseFloat(document.getElementById("figure-speed").textContent) > 0);
-    await until(page, () => document.querySelector("#charts .curve") !== null);
+    await charted(page, ["Tokens per second", "Guesses accepted", "Stale windows"]);
     assert.match(await page.locator("#requests-note").innerText(), /2 running/);
     await picture(page, "busy");
     first.stop();
     second.stop();
     await until(page, () => document.querySelectorAll("#ended tbody tr").length >= 2);
     assert.match(await page.locator("#ended tbody tr").first().innerText(), /cancelled/);
+    // When the first token came is told of requests that ended by themselves.
+    await (await client("Once upon a time", { max_tokens: 3 })).text;
+    await charted(page, ["Time to the first token"]);
+    assert.equal(await page.locator("#charts .chart").count(), 4);
+    assert.match(await page.locator(".chart", { hasText: "Guesses accepted" }).innerText(), /suffix/);
   }));
 
 test("a request is cancelled from the page, and its client hears why", () =>
@@ -81,29 +102,38 @@ test("a page that nobody sees does not follow the line, and goes on when it is s
     await Promise.all([page.waitForEvent("requestfailed", isStream), see(true)]);
     assert.equal(await page.locator("#notice").isHidden(), true, "and nothing is wrong");
     const whole = page.locator('#ended [data-phase="length"]');
+    const before = await whole.count();
     await (await client("Once upon a time", { max_tokens: 3 })).text;
-    assert.equal(await whole.count(), 0, "what happens now is not heard");
+    assert.equal(await whole.count(), before, "what happens now is not heard");
     await Promise.all([page.waitForRequest(isStream), see(false)]);
-    await whole.waitFor();
+    await whole.nth(before).waitFor();
   }));
 
-test("a killed stage is shown as down, with what to do, and as up again after its start", (context) =>
+test("a killed stage is down on the page within 2 s, with what to do, and up after its start", (context) =>
   visit({}, async (page) => {
-    await isReady(page);
     const [, victim] = world.line.stages;
-    const killed = performance.now();
-    await victim.process.stop("SIGKILL");
     const card = page.locator(".stage").nth(2);
-    try {
-      await page.locator('.stage[data-state="down"]').waitFor();
-      context.diagnostic(`shown ${Math.round(performance.now() - killed)} ms after it was killed`);
-      assert.match(await card.innerText(), /down[\s\S]*run paceline stage/);
-      await page.locator('#state[data-state="down"]').waitFor();
-      assert.match(await page.locator("#notice").innerText(), /Not ready: .*stage 2/);
-      await picture(page, "down");
-    } finally {
-      await startStage(victim);
+    // The machine may be busy with other things, so the best time of three counts.
+    const took = [];
+    for (let round = 1; round <= 3; round += 1) {
+      await isReady(page);
+      const killed = performance.now();
+      const gone = victim.process.stop("SIGKILL");
+      try {
+        await page.locator('.stage[data-state="down"]').waitFor();
+        took.push(Math.round(performance.now() - killed));
+        await gone;
+        assert.match(await card.innerText(), /down[\s\S]*run paceline stage/);
+        await page.locator('#state[data-state="down"]').waitFor();
+        assert.match(await page.locator("#notice").innerText(), /Not ready: .*stage 2/);
+        if (round === 1) await picture(page, "down");
+      } finally {
+        await gone;
+        await startStage(victim);
+      }
     }
+    context.diagnostic(`shown ${took.join(", ")} ms after it was killed`);
+    assert.ok(Math.min(...took) < 2000, `shown ${took.join(", ")} ms after it was killed`);
     await isReady(page);
     assert.equal(await card.getAttribute("data-state"), "ready");
     assert.match(await card.innerText(), /It was down at/);

@@ -47,6 +47,11 @@ def served(binary, tmp_path_factory):
         yield serve
 
 
+def live(served):
+    """The sequences of clients on that line."""
+    return served.http.get("/v1/line", headers={"authorization": f"Bearer {API_KEY}"}).json()["sequences"]
+
+
 @pytest.fixture(scope="session")
 def reference(binary):
     """What one process alone answers to the prompts: `reference(model)`, computed once per model."""

@@ -1,14 +1,16 @@
 """Anthropic's Python client against `/v1/messages`."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import pytest
 from anthropic import Anthropic
-from conftest import API_KEY
+from conftest import API_KEY, live
 from jsonschema import Draft202012Validator
 
-from paceline import SMOLLM2
+from forms import SCHEMAS, check, question
+from paceline import SMOLLM2, wait_until
 
 MODEL = SMOLLM2.stem
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -85,6 +87,42 @@ def test_a_tool_is_called_and_its_result_is_read(client):
     ]
     answer = client.messages.create(**asked, messages=messages, tool_choice={"type": "none"})
     assert answer.content[0].text
+
+
+def test_every_schema_is_followed(client):
+    def one(case):
+        message = client.messages.create(
+            model=MODEL,
+            max_tokens=200,
+            messages=[{"role": "user", "content": question(case)}],
+            output_config={"format": {"type": "json_schema", "schema": case["schema"]}},
+            extra_body=GREEDY,
+        )
+        assert message.stop_reason == "end_turn", message
+        (block,) = message.content
+        check(block.text, case["schema"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, SCHEMAS))
+
+
+def test_a_stream_that_is_left_early_ends_its_request(served, client):
+    asked = {"model": MODEL, "max_tokens": 1500, "messages": HELLO, "extra_body": {"ignore_eos": True}}
+    with client.messages.stream(**asked) as stream:
+        for _, _ in zip(stream.text_stream, range(3)):
+            pass
+        assert len(live(served)) == 1
+    wait_until(lambda: not live(served), 5, "the sequence lives on")
+
+
+def test_twenty_at_once_are_answered_as_one_alone_is(client):
+    def ask(i):
+        messages = [{"role": "user", "content": f"What comes after {i % 4}?"}]
+        return client.messages.create(model=MODEL, max_tokens=6, messages=messages, extra_body=GREEDY).content[0].text
+
+    alone = [ask(i) for i in range(4)]
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(ask, range(20))) == [alone[i % 4] for i in range(20)]
 
 
 def test_errors_have_the_clients_own_types(client):

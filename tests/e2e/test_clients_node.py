@@ -1,6 +1,7 @@
 """OpenAI's Node client: tests/node has the tests, with the client pinned by a lock file."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import API_KEY
 
+from forms import SCHEMAS, check
 from paceline import ROOT, SMOLLM2
 
 NODE = ROOT / "tests/node"
@@ -43,10 +45,16 @@ def modules():
     return folder
 
 
-def test_the_node_client_is_served(served, modules):
-    own = {"URL": served.url, "KEY": API_KEY, "MODEL": SMOLLM2.stem, "NODE": str(modules)}
-    env = {**os.environ, **{f"PACELINE_{name}": value for name, value in own.items()}}
+def test_the_node_client_is_served(served, modules, tmp_path):
+    answers = tmp_path / "answers.json"
+    own = {"URL": served.url, "KEY": API_KEY, "MODEL": SMOLLM2.stem, "NODE": modules, "ANSWERS": answers}
+    env = {**os.environ, **{f"PACELINE_{name}": str(value) for name, value in own.items()}}
     done = subprocess.run(
         ["node", "--test", "--test-reporter=tap"], cwd=NODE, env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0 and "# fail 0" in done.stdout and "# skipped 0" in done.stdout, done.stdout + done.stderr
+    # The schemas' own reader is Python's.
+    answers = json.loads(answers.read_text())
+    assert len(answers) == len(SCHEMAS)
+    for case, answer in zip(SCHEMAS, answers):
+        check(answer, case["schema"])

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from conftest import API_KEY
+from conftest import API_KEY, live
 from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, ConfigDict, Field
@@ -190,16 +190,14 @@ def test_errors_have_the_clients_own_types(served, client):
 
 
 def test_a_stream_that_is_closed_early_ends_its_request(served, client):
-    headers = {"authorization": f"Bearer {API_KEY}"}
-    sequences = lambda: served.http.get("/v1/line", headers=headers).json()["sequences"]
     stream = client.chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
     )
     for _, _ in zip(stream, range(3)):
         pass
-    assert len(sequences()) == 1
+    assert len(live(served)) == 1
     stream.close()
-    wait_until(lambda: not sequences(), 5, "the sequence lives on")
+    wait_until(lambda: not live(served), 5, "the sequence lives on")
 
 
 def test_twenty_at_once_are_answered_as_one_alone_is(client):

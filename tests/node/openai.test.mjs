@@ -1,6 +1,8 @@
 // OpenAI's Node client against a server that runs already: PACELINE_URL says where, PACELINE_KEY with which key,
-// PACELINE_MODEL which model. tests/e2e/test_clients_node.py starts this.
+// PACELINE_MODEL which model. Answers in the form of a schema go to the file PACELINE_ANSWERS, for tests/e2e/test_clients_node.py,
+// which starts this, to validate them.
 import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import test from "node:test";
 
@@ -37,19 +39,20 @@ test("a chat is answered, whole and in pieces", async () => {
   const whole = await client.chat.completions.create(asked);
   assert.ok(whole.choices[0].message.content);
   assert.equal(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens);
-  let text = "";
-  let usage = null;
-  const stream = await client.chat.completions.create({
-    ...asked,
-    stream: true,
-    stream_options: { include_usage: true },
-  });
-  for await (const chunk of stream) {
-    text += chunk.choices[0]?.delta?.content ?? "";
-    usage = chunk.usage ?? usage;
+  for (const stream_options of [undefined, { include_usage: true }]) {
+    const chunks = [];
+    for await (const chunk of await client.chat.completions.create({ ...asked, stream: true, stream_options })) {
+      chunks.push(chunk);
+    }
+    const text = chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("");
+    assert.equal(text, whole.choices[0].message.content);
+    // Usage comes once, at the end and without choices, and only if asked for.
+    const told = chunks.filter((chunk) => "usage" in chunk);
+    const empty = chunks.filter((chunk) => chunk.choices.length === 0);
+    assert.deepEqual(told, empty);
+    assert.deepEqual(told, stream_options ? chunks.slice(-1) : []);
+    if (stream_options) assert.equal(told[0].usage.completion_tokens, whole.usage.completion_tokens);
   }
-  assert.equal(text, whole.choices[0].message.content);
-  assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
 });
 
 test("the client's own helper puts a stream together", async () => {
@@ -135,6 +138,22 @@ test("a form is followed", async () => {
   checkWeather(answer.choices[0].message.content);
 });
 
+test("every schema is followed", async () => {
+  const cases = JSON.parse(readFileSync(new URL("../e2e/schemas.json", import.meta.url), "utf8"));
+  const ask = async ({ ask, schema }) => {
+    const answer = await client.chat.completions.create({
+      model,
+      messages: [{ role: "user", content: `${ask} Answer in JSON.` }],
+      temperature: 0,
+      max_tokens: 200,
+      response_format: { type: "json_schema", json_schema: { name: "answer", strict: true, schema } },
+    });
+    assert.equal(answer.choices[0].finish_reason, "stop");
+    return answer.choices[0].message.content;
+  };
+  writeFileSync(process.env.PACELINE_ANSWERS, JSON.stringify(await Promise.all(cases.map(ask))));
+});
+
 test("three choices have log-probabilities", async () => {
   const answer = await client.chat.completions.create({
     model,
@@ -182,7 +201,13 @@ test("errors have the client's own types", async () => {
   await assert.rejects(client.withOptions({ apiKey: "wrong" }).models.list(), OpenAI.AuthenticationError);
 });
 
-test("a stream that is left early ends without an error", async () => {
+/** The sequences of clients on the line. */
+async function live() {
+  const headers = { authorization: `Bearer ${process.env.PACELINE_KEY}` };
+  return (await (await fetch(`${process.env.PACELINE_URL}/v1/line`, { headers })).json()).sequences;
+}
+
+test("a stream that is left early ends its request", async () => {
   const stream = await client.chat.completions.create({
     model,
     messages: hello,
@@ -193,9 +218,14 @@ test("a stream that is left early ends without an error", async () => {
   let seen = 0;
   for await (const _ of stream) {
     seen += 1;
-    if (seen === 3) break;
+    if (seen === 3) {
+      assert.equal((await live()).length, 1);
+      break;
+    }
   }
   assert.equal(seen, 3);
+  const deadline = performance.now() + 5000;
+  while ((await live()).length > 0) assert.ok(performance.now() < deadline, "the sequence lives on");
 });
 
 test("twenty at once are answered alike", async () => {

@@ -140,6 +140,8 @@ pub struct ServeArgs {
     pub cluster: Option<PathBuf>,
     /// Keys that clients must show, one a line.
     pub api_key_file: Option<PathBuf>,
+    /// Files with system prompts that everybody may begin with.
+    pub shared_prompts: Vec<PathBuf>,
     /// For HTTPS: the certificate's file, and its key's.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Which web pages of other origins may call the API.
@@ -407,6 +409,7 @@ impl ServeArgs {
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,
             cluster: flags.cluster,
             api_key_file: flags.api_key_file,
+            shared_prompts: flags.shared_prompt.unwrap_or_default(),
             tls: http::tls(flags.tls_cert, flags.tls_key)?,
             cors: Cors::parse(&flags.cors.unwrap_or_default())
                 .map_err(|error| Usage(format!("--cors: {error}")))?,

@@ -280,6 +280,9 @@ pub(crate) struct ServeFlags {
     /// Ask clients for one of the keys in this file, one a line; a change of the file counts from the next request on
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// A system prompt that everybody's chats may begin with: what is computed of it serves all API keys. Repeatable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) shared_prompt: Option<Vec<PathBuf>>,
     /// Speak HTTPS with this certificate (PEM, the server's own first); read again when it changes
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -306,8 +309,8 @@ pub(crate) struct ServeFlags {
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
-    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, tls_cert, tls_key, cors, otlp,
-    otlp_sample, otlp_content, model_id);
+    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
+    cors, otlp, otlp_sample, otlp_content, model_id);
 
 /// Settings of `stage`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -1,5 +1,6 @@
 //! `paceline serve`: HTTP at once, then the model, the line, and the children that compute it.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
             args.listen
         ));
     }
+    let shared_prompts = shared_prompts(&args.shared_prompts)?;
     let tls = args.tls.as_ref().map(|(certificate, key)| Tls::load(certificate, key)).transpose()?;
     // A cluster that is not there is told before anything takes time.
     let line = signals::line_runtime()?;
@@ -54,7 +56,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let runtime = signals::http_runtime()?;
     let traces = otlp::of_process(&args.traces)?.map(Exporter::start).transpose()?;
     let tracing = traces.as_ref().map(Exporter::tracing);
-    let config = ApiConfig { api_keys, cors: args.cors.clone(), tracing, ..ApiConfig::default() };
+    let cors = args.cors.clone();
+    let config = ApiConfig { api_keys, cors, tracing, shared_prompts, ..ApiConfig::default() };
     let served = runtime.block_on(serve(args, outset, Http { config, tls }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     line.shutdown_background();
@@ -63,6 +66,15 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
         traces.finish();
     }
     served
+}
+
+/// The texts in these files, without the white space around them.
+fn shared_prompts(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let text = |path: &PathBuf| {
+        let problem = || format!("could not read the shared prompt {}", path.display());
+        fs::read_to_string(path).map(|text| text.trim().to_owned()).with_context(problem)
+    };
+    files.iter().map(text).collect()
 }
 
 /// What is settled before anything runs: who is who on the line, and what the children run.
@@ -294,7 +306,7 @@ fn model_info(
     context: u32,
 ) -> anyhow::Result<ModelInfo> {
     let text = |token: Option<protocol::Token>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
-    let modified = std::fs::metadata(&args.model)?.modified()?;
+    let modified = fs::metadata(&args.model)?.modified()?;
     let n_params = model.tensors().iter().map(|tensor| tensor.row_elements() * tensor.n_rows()).sum();
     Ok(ModelInfo {
         id: args.model_id.clone(),

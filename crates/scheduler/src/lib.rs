@@ -27,7 +27,7 @@ pub use drafting::Drafting;
 pub use fault::ReportFault;
 pub use journal::{Fate, Journal, MAX_PIECES, MAX_STAYS, Piece, PieceName, SharedJournal, StageSeen, Stay};
 pub use movement::{Moved, Movement};
-pub use prefixes::Namespace;
+pub use prefixes::{LEAST as LEAST_PREFIX, Namespace, SHARED};
 pub use request::{Client, Event, Failure, Finish, Refusal, Request, RequestId, Timings};
 pub use scheduler::{Output, Scheduler};
 pub use shelf::Shelved;

@@ -13,12 +13,15 @@ use std::ops::Bound;
 use protocol::Token;
 
 /// Tokens that a prefix must save at least: fewer are computed sooner than found.
-pub(crate) const LEAST: usize = 16;
+pub const LEAST: usize = 16;
 /// Prefixes at most. A stage keeps as many.
 const MAX_PREFIXES: usize = 1024;
 
 /// Whose prompts may share prefixes: one client cannot find out by timing what another one asked.
 pub type Namespace = u64;
+
+/// Prompts that everybody may begin with: what the operator has named. Only requests of the server's own are in it.
+pub const SHARED: Namespace = Namespace::MAX;
 
 type Key = (Namespace, Vec<Token>);
 

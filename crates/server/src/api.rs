@@ -14,6 +14,7 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::responses::Store;
 use crate::roll::Roll;
+use crate::shared::SharedPrompts;
 use crate::template::{ChatTemplate, TemplateError};
 use crate::trace::Tracing;
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
@@ -34,6 +35,8 @@ pub struct ApiConfig {
     pub keep_alive: Duration,
     /// Whether and how requests are traced.
     pub tracing: Option<Tracing>,
+    /// System prompts whose computed beginnings serve everybody, whatever key they have.
+    pub shared_prompts: Vec<String>,
 }
 
 impl Default for ApiConfig {
@@ -44,6 +47,7 @@ impl Default for ApiConfig {
             max_body_bytes: limits::MAX_BODY_BYTES,
             keep_alive: limits::KEEP_ALIVE,
             tracing: None,
+            shared_prompts: Vec::new(),
         }
     }
 }
@@ -72,6 +76,8 @@ pub(crate) struct Model {
     pub template: Result<ChatTemplate, TemplateError>,
     /// Special tokens whose text says how to read a turn, ascending.
     pub marks: Arc<[Token]>,
+    /// What everybody may begin with.
+    pub shared: SharedPrompts,
 }
 
 /// The model was given before; an API serves one model for its whole life.
@@ -114,10 +120,10 @@ impl Api {
             }
         }
         marks.sort_unstable();
-        self.0
-            .model
-            .set(Arc::new(Model { info, tokenizer, template, marks: marks.into() }))
-            .map_err(|_| ModelAlreadySet)
+        let shared = SharedPrompts::default();
+        let mut model = Model { info, tokenizer, template, marks: marks.into(), shared };
+        model.shared = SharedPrompts::new(&self.0.config.shared_prompts, &model);
+        self.0.model.set(Arc::new(model)).map_err(|_| ModelAlreadySet)
     }
 
     pub(crate) fn line(&self) -> &dyn Line {

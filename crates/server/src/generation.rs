@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::request::{Options, Prompt};
 use crate::roll::Listed;
+use crate::shared::SharedPrompt;
 use crate::trace::ChoiceTrace;
 use crate::turn::{Part, Reading, Turn};
 use crate::{Submission, limits, prompt, structured};
@@ -83,6 +84,8 @@ pub(crate) struct Generation {
     ready: Delta,
     metrics: Arc<Metrics>,
     cached: u32,
+    /// What it begins with that everybody may share, and the length of its prompt.
+    shared: Option<(Arc<SharedPrompt>, usize)>,
     reasoning: u32,
     queued: Duration,
     /// Where it is noted how it went. Behind the submission: what it says when it is dropped is noted, too.
@@ -119,6 +122,10 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
     let namespace = options.cache.as_ref().map(|cache| options.caller.namespace(cache.name.as_deref()));
     let mut generations = Vec::with_capacity(prompts.len() * options.n as usize);
     for prompt in &prompts {
+        let shared = model.shared.of(prompt).filter(|_| namespace.is_some());
+        if let Some(shared) = shared {
+            shared.prepare(api, options.caller.client(), options.priority).await;
+        }
         for choice in 0..options.n {
             let request = Request {
                 prompt: prompt.clone(),
@@ -159,6 +166,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 ready: Delta { parts, ..Delta::default() },
                 metrics: api.metrics().clone(),
                 cached: 0,
+                shared: shared.map(|shared| (Arc::clone(shared), prompt.len())),
                 reasoning: 0,
                 queued: Duration::ZERO,
                 traced,
@@ -192,6 +200,9 @@ impl Generation {
             match event {
                 Some(Event::Started { cached, queued }) => {
                     (self.cached, self.queued) = (cached, queued);
+                    if let Some((shared, n_prompt)) = self.shared.take() {
+                        shared.served(cached, n_prompt);
+                    }
                     if let Some(delta) = self.take_prompt() {
                         return Ok(Some(Step::Delta(delta)));
                     }

@@ -39,6 +39,7 @@ mod routes;
 mod sampling;
 mod seam;
 mod serve;
+mod shared;
 mod stop;
 mod stream;
 mod structured;

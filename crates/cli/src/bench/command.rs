@@ -55,7 +55,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(args: &BenchArgs) -> anyhow::Result<Results> {
+/// Every group of settings, one after another.
+pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Results> {
     let mut results = Results::default();
     match &args.subject {
         Subject::Server { target, key_file } => {

@@ -5,6 +5,7 @@
 //! slower or busier machine shifts both. Does not know: how a line works; it drives the released binary over HTTP, and
 //! fronts and stages through the same crates.
 
+mod ahead;
 mod answers;
 pub(crate) mod args;
 mod client;
@@ -77,6 +78,8 @@ enum Part {
     Idle,
     /// Lines of two stages 10 ms apart beside llama.cpp's RPC back end (`./run bench rpc` builds that)
     Rpc,
+    /// Plain decoding against guesses over slow links, on the model (an hour)
+    Ahead,
     /// Several clients at once, a long prompt beside running answers, known beginnings of prompts
     Crowd,
     /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
@@ -106,9 +109,12 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         signals::http_runtime()?.block_on(record::write(&flags.models, path))?;
         return Ok(true);
     }
-    let needs_model = |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc | Part::Crowd);
+    let needs_model =
+        |part: &Part| matches!(part, Part::Answers | Part::Idle | Part::Rpc | Part::Ahead | Part::Crowd);
     if flags.only.iter().any(needs_model) && flags.models.is_empty() {
-        bail!("`answers`, `idle`, `rpc` and `crowd` need a model: name one, or measure `--only loop,grid`");
+        bail!(
+            "`answers`, `idle`, `rpc`, `ahead` and `crowd` need a model: name one, or measure `--only loop,grid`"
+        );
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -129,6 +135,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         let (answers, idle) = (flags.only.contains(&Part::Answers), flags.only.contains(&Part::Idle));
         if answers || idle {
             runtime.block_on(answers::measure(model, rounds, (answers, idle), &mut report))?;
+        }
+        if flags.only.contains(&Part::Ahead) {
+            runtime.block_on(ahead::measure(model, rounds, &mut report))?;
         }
         if flags.only.contains(&Part::Rpc) {
             runtime.block_on(rpc::measure(model, rounds, &mut report))?;

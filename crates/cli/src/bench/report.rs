@@ -44,8 +44,18 @@ pub(super) struct Figure {
     #[serde(flatten)]
     value: Median,
     bound: Option<Bound>,
-    /// Whether the median keeps the bound; true without one.
+    judged: Judged,
+    /// Whether what is judged keeps the bound; true without one.
     met: bool,
+}
+
+/// What of a figure must keep its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Judged {
+    Median,
+    /// The worse end of the interval.
+    Interval,
 }
 
 /// Where and when something was measured.
@@ -102,7 +112,13 @@ impl Report {
 
     pub(super) fn add(&mut self, name: String, unit: &'static str, value: Median, bound: Option<Bound>) {
         let met = bound.is_none_or(|bound| bound.is_met(value.median));
-        self.figures.push(Figure { name, unit, value, bound, met });
+        self.figures.push(Figure { name, unit, value, bound, judged: Judged::Median, met });
+    }
+
+    /// A figure of which the whole interval must keep the bound.
+    pub(super) fn add_surely(&mut self, name: String, unit: &'static str, value: Median, bound: Bound) {
+        let met = bound.is_met(value.low) && bound.is_met(value.high);
+        self.figures.push(Figure { name, unit, value, bound: Some(bound), judged: Judged::Interval, met });
     }
 
     pub(super) fn is_met(&self) -> bool {
@@ -114,11 +130,14 @@ impl Report {
         println!();
         let width = self.figures.iter().map(|figure| figure.name.len()).max().unwrap_or(0);
         println!("{:width$}  {:>9}  {:>21}  {:7}  bound", "", "median", "90 % interval", "");
-        for Figure { name, unit, value: Median { median, low, high, .. }, bound, met } in &self.figures {
+        for Figure { name, unit, value: Median { median, low, high, .. }, bound, judged, met } in
+            &self.figures
+        {
+            let all = if *judged == Judged::Interval { "all " } else { "" };
             let verdict = match (bound, met) {
                 (None, _) => String::new(),
-                (Some(bound), true) => format!("{}: met", bound.words()),
-                (Some(bound), false) => format!("{}: MISSED", bound.words()),
+                (Some(bound), true) => format!("{all}{}: met", bound.words()),
+                (Some(bound), false) => format!("{all}{}: MISSED", bound.words()),
             };
             let line = format!("{name:width$}  {median:9.3}  {low:9.3} – {high:9.3}  {unit:7}  {verdict}");
             println!("{}", line.trim_end());
@@ -173,13 +192,24 @@ mod tests {
     }
 
     #[test]
+    fn some_bounds_are_for_the_whole_interval() {
+        let values = vec![0.9, 1.0, 1.1];
+        let mut report = Report::new("test");
+        report.add("a".into(), "ratio", Median::of(values.clone()), Some(Bound::AtLeast(0.95)));
+        report.add_surely("a".into(), "ratio", Median::of(values.clone()), Bound::AtLeast(0.9));
+        assert!(report.is_met());
+        report.add_surely("a".into(), "ratio", Median::of(values), Bound::AtLeast(0.95));
+        assert!(!report.is_met());
+    }
+
+    #[test]
     fn results_are_flat_json() {
         let mut report = Report::new("test");
         report.add("a".into(), "ms", Median::of(vec![0.1]), Some(Bound::AtMost(0.15)));
         let json = serde_json::to_value(&report).unwrap();
         let figure = serde_json::json!({
             "name": "a", "unit": "ms", "median": 0.1, "low": 0.1, "high": 0.1, "n": 1,
-            "bound": {"at_most": 0.15}, "met": true
+            "bound": {"at_most": 0.15}, "judged": "median", "met": true
         });
         assert_eq!(json["figures"][0], figure);
     }

@@ -3,7 +3,7 @@
 use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler};
-use crate::prefixes::{Hit, LEAST, Namespace};
+use crate::prefixes::{Hit, LEAST, Namespace, SHARED};
 use crate::sequence::Sequence;
 use crate::shelf::Shelved;
 
@@ -20,7 +20,7 @@ impl Scheduler {
     /// more than what is at hand, by as much as that takes.
     pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token]) -> Option<Beginning> {
         let cuts = self.config.cuts_prefixes;
-        let parked = self.prefixes.find(namespace, text).filter(|hit| cuts || !hit.keep);
+        let parked = self.find_parked(namespace, text).filter(|hit| cuts || !hit.keep);
         let at_hand = parked.map_or(0, |hit| hit.len);
         let running =
             self.find_running(namespace, text, at_hand).filter(|hit| cuts && hit.len >= at_hand + LEAST);
@@ -40,6 +40,15 @@ impl Scheduler {
         }
     }
 
+    /// What is parked of this namespace, or of what everybody shares if that is more. The latter stays for others.
+    fn find_parked(&mut self, namespace: Namespace, text: &[Token]) -> Option<Hit<SeqId>> {
+        let own = self.prefixes.find(namespace, text);
+        let may_share = namespace != SHARED && self.config.copies_prefixes;
+        let shared = may_share.then(|| self.prefixes.find(SHARED, text)).flatten();
+        let least = own.map_or(0, |hit| hit.len);
+        shared.filter(|hit| hit.len > least).map(|hit| Hit { keep: true, ..hit }).or(own)
+    }
+
     /// The running sequence that computes most of a text; of equals the one that began first. The last token of either is
     /// not shared: it asks for logits. One that has not come so far as what is `at_hand` would be waited for in vain.
     fn find_running(&self, namespace: Namespace, text: &[Token], at_hand: usize) -> Option<Hit<SeqId>> {
@@ -53,7 +62,7 @@ impl Scheduler {
             !sequence.is_probe()
                 && !sequence.is_closing()
                 && sequence.n_passed() >= at_hand
-                && sequence.asked().namespace == Some(namespace)
+                && sequence.asked().namespace.is_some_and(|its| its == namespace || its == SHARED)
         };
         let running = self.sequences.iter().filter(|(_, sequence)| is_its(sequence));
         let hits = running.map(|(&prefix, sequence)| Hit { prefix, len: shared(sequence), keep: true });

@@ -1,7 +1,7 @@
 //! What a prompt begins with: what others compute at the time, and what stages have stored.
 
 use protocol::{Open, Park, Report, Reuse, SeqId, Stored, Token, Work};
-use scheduler::{Config, Output, Request, Shelved};
+use scheduler::{Config, Output, Request, SHARED, Shelved};
 
 use crate::front::{Front, request};
 
@@ -86,6 +86,34 @@ fn who_begins_like_a_running_request_waits_for_it_and_computes_the_rest() {
     }
     let (work, _) = said(&mut front);
     assert_eq!(self::opens(&work)[1].start.0 as usize, PROMPT + 1, "all but the last token");
+}
+
+#[test]
+fn what_the_operator_shares_serves_everybody_and_stays() {
+    let mut front = front(1, 0);
+    let shared = Request { namespace: Some(SHARED), ..request(PROMPT, Some(1)) };
+    front.submit(shared).expect("a request that fits");
+    front.progress(0, PROMPT as u32 - 1).expect("what was sent");
+    finish(&mut front, 0, PROMPT as u32);
+    said(&mut front);
+    for (seq, namespace) in [(1, 1), (2, 2)] {
+        front.submit(Request { namespace: Some(namespace), ..ask(90) }).expect("a request that fits");
+        let (work, _) = said(&mut front);
+        let reuse = Some(Reuse { prefix: SeqId(0), keep: true, stored: None });
+        assert_eq!((opens(&work)[0].start.0 as usize, opens(&work)[0].reuse), (PROMPT, reuse));
+        front.progress(seq, PROMPT as u32 + 1).expect("what was sent");
+        finish(&mut front, seq, PROMPT as u32 + 2);
+    }
+    // What is behind it is nobody else's, and whoever shares does not learn what others asked.
+    front.submit(Request { namespace: Some(3), ..ask(90) }).expect("a request that fits");
+    assert_eq!(opens(&said(&mut front).0)[0].start.0 as usize, PROMPT);
+    // While it is computed others wait for it.
+    let mut front = self::front(2, 0);
+    front
+        .submit(Request { namespace: Some(SHARED), ..request(PROMPT, Some(1)) })
+        .expect("a request that fits");
+    front.submit(ask(90)).expect("a request that fits");
+    assert_eq!(opens(&said(&mut front).0)[1].start.0 as usize, PROMPT - 1, "all but its last token");
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! What reaches the line of what a client wrote.
 
-use protocol::SamplerParams;
-use scheduler::Request;
-use serde_json::{Value, json};
+use std::sync::Arc;
 
-use crate::fake::{Harness, answer, tokens};
+use protocol::SamplerParams;
+use scheduler::{Finish, Request, SHARED};
+use serde_json::{Value, json};
+use server::{ApiConfig, ModelInfo};
+
+use crate::fake::{Bytes, Harness, Script, answer, done, ends, model_info, says, started, tokens, with};
 
 async fn request(extra: Value) -> Request {
     let harness = Harness::new([answer("x")]);
@@ -126,4 +129,31 @@ async fn a_template_gets_the_clients_variables() {
     let template = "{{ thinking }}{{ reasoning_effort }}{{ add_generation_prompt }}";
     let extra = json!({ "chat_template_kwargs": { "thinking": 1 }, "reasoning_effort": "low" });
     assert_eq!(rendered(template, extra).await[1..], tokens("1lowTrue"));
+}
+
+#[tokio::test]
+async fn what_the_operator_shares_is_computed_once_for_all() {
+    let system = "You are the assistant of a library. Be brief.";
+    let config = ApiConfig { shared_prompts: vec![system.into(), "x".into()], ..ApiConfig::default() };
+    let told = |cached| Script::Play(vec![started(cached), says("a"), ends(), done(Finish::Stop, 2)]);
+    let harness = Harness::without_model([0, 0, 0, 3, 0, 1000, 1000, 0].map(told), config);
+    harness.api.set_model(ModelInfo { context: 4096, ..model_info() }, Arc::new(Bytes)).unwrap();
+    let ask = async |extra| {
+        let messages =
+            json!([{ "role": "system", "content": system }, { "role": "user", "content": "Books?" }]);
+        let body = with(json!({ "messages": messages }), extra);
+        assert_eq!(harness.chat(body).await.status, 200);
+        harness.line.requests()
+    };
+    let seen = ask(json!({})).await;
+    let [own, asked] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((own.namespace, own.max_tokens), (Some(SHARED), Some(1)));
+    assert!(asked.namespace != Some(SHARED) && asked.prompt.starts_with(&own.prompt));
+    let behind = &asked.prompt[own.prompt.len()..];
+    assert!(behind.starts_with(&tokens("Books?")), "all that comes before what the user says");
+    // While the line says that it was of no use it is computed again, and not any more once it serves.
+    assert_eq!(ask(json!({})).await.len(), 4);
+    assert_eq!(ask(json!({})).await.len(), 6);
+    assert_eq!(ask(json!({})).await.len(), 7);
+    assert_eq!(ask(json!({ "cache_prompt": false })).await.len(), 8);
 }

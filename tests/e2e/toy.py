@@ -1,0 +1,117 @@
+"""A tiny model with random weights that has a tokenizer: it answers at once, and what it says means nothing."""
+
+import array
+import random
+import struct
+
+# A token for each byte, and three that are none.
+BOS, END, UNKNOWN = 256, 257, 258
+WIDTH, LAYERS, HEADS, FEED = 64, 4, 4, 128
+# Files begin with this.
+MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
+# Kinds of values.
+UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9
+CHAT = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
+
+
+def letters():
+    """How vocabularies of this kind write each byte: as itself if it is to be seen, else as a letter beyond 255."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return [chr(byte) if byte in seen else chr(256 + hidden.index(byte)) for byte in range(256)]
+
+
+def text(value):
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value_of(kind, value):
+    """A value of the metadata, without its kind."""
+    if kind == STRING:
+        return text(value)
+    return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
+
+
+def metadata():
+    """Name, kind and value of each; of a list, the kind of what is in it."""
+    tokens = [*letters(), "<s>", "</s>", "<unk>"]
+    # Ordinary ones, then two that steer and one that stands for what is unknown.
+    kinds = [1] * 256 + [3, 3, 2]
+    own = {
+        "context_length": (UINT32, 512),
+        "embedding_length": (UINT32, WIDTH),
+        "block_count": (UINT32, LAYERS),
+        "feed_forward_length": (UINT32, FEED),
+        "attention.head_count": (UINT32, HEADS),
+        "attention.head_count_kv": (UINT32, HEADS),
+        "attention.layer_norm_rms_epsilon": (FLOAT32, 1e-6),
+        "rope.dimension_count": (UINT32, WIDTH // HEADS),
+    }
+    of_tokens = {
+        "model": (STRING, "gpt2"),
+        "pre": (STRING, "gpt-2"),
+        "tokens": (STRING, tokens),
+        "token_type": (INT32, kinds),
+        # One that never applies: a list may not be empty.
+        "merges": (STRING, ["Ā Ā"]),
+        "bos_token_id": (UINT32, BOS),
+        "eos_token_id": (UINT32, END),
+        "unknown_token_id": (UINT32, UNKNOWN),
+    }
+    return {
+        "general.architecture": (STRING, "llama"),
+        **{f"llama.{name}": value for name, value in own.items()},
+        **{f"tokenizer.ggml.{name}": value for name, value in of_tokens.items()},
+        "tokenizer.chat_template": (STRING, CHAT),
+    }
+
+
+def tensors():
+    """Dimensions by name, the fastest first."""
+    layer = {
+        "attn_norm": (WIDTH,),
+        "attn_q": (WIDTH, WIDTH),
+        "attn_k": (WIDTH, WIDTH),
+        "attn_v": (WIDTH, WIDTH),
+        "attn_output": (WIDTH, WIDTH),
+        "ffn_norm": (WIDTH,),
+        "ffn_gate": (WIDTH, FEED),
+        "ffn_up": (WIDTH, FEED),
+        "ffn_down": (FEED, WIDTH),
+    }
+    n_tokens = UNKNOWN + 1
+    return {
+        "token_embd.weight": (WIDTH, n_tokens),
+        **{f"blk.{at}.{name}.weight": dims for at in range(LAYERS) for name, dims in layer.items()},
+        "output_norm.weight": (WIDTH,),
+        "output.weight": (WIDTH, n_tokens),
+    }
+
+
+def padded(raw):
+    return raw + bytes(-len(raw) % ALIGNMENT)
+
+
+def write(path):
+    """Writes the model, always the same one."""
+    pick = random.Random(1)
+    head, data = bytearray(), bytearray()
+    fields = metadata()
+    for name, (kind, value) in fields.items():
+        head += text(name)
+        if isinstance(value, list):
+            head += struct.pack("<IIQ", ARRAY, kind, len(value)) + b"".join(value_of(kind, item) for item in value)
+        else:
+            head += struct.pack("<I", kind) + value_of(kind, value)
+    for name, dims in tensors().items():
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, len(data))
+        if len(dims) == 1:
+            numbers = [1.0] * dims[0]
+        else:
+            deviation = 1 if name.startswith("token_embd") else 2 / dims[0] ** 0.5
+            numbers = [pick.gauss(0, deviation) for _ in range(dims[0] * dims[1])]
+        data += padded(array.array("f", numbers).tobytes())
+    start = MAGIC + struct.pack("<IQQ", VERSION, len(tensors()), len(fields))
+    path.write_bytes(padded(start + head) + data)
+    return path
