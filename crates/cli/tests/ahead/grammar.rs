@@ -303,7 +303,7 @@ impl Bench {
     }
 
     /// The answer in the form, which waits for a text.
-    fn answer_after(&mut self, after: After, temperature: f32) -> (String, Vec<Heard>) {
+    fn answer_after(&mut self, after: After, temperature: f32) -> (String, Vec<(Own, Heard)>) {
         let what = format!("behind {after:?} at {temperature}");
         let grammar = Grammar { after: Some(after), ..Grammar::new(GrammarKind::Regex, FORM) };
         let request = self.request("Say something.", grammar, temperature, 60);
@@ -336,7 +336,7 @@ fn a_grammar_that_must_begin_begins_behind_its_mark_and_without_one_the_answer_h
         assert!(is_form(&answer[end..]) || is_form(&answer[token_end..]), "{answer:?} after {mark:?}");
         let (answer, heard) = bench.answer_after(After::must("<never said>"), temperature);
         assert!(
-            heard.iter().all(|heard| heard.answer.tokens.len() == 60),
+            heard.iter().all(|(_, heard)| heard.answer.tokens.len() == 60),
             "{answer:?} ends without its form"
         );
     }
