@@ -10,6 +10,7 @@ use crate::error::ApiError;
 use crate::generation::{self, Generation, Job};
 use crate::request::ChatRequest;
 use crate::structured::Form;
+use crate::template::TemplateError;
 use crate::tools::ToolChoice;
 use crate::turn::{CallForm, Reading, Syntax};
 use crate::{body, prompt, tools};
@@ -65,7 +66,8 @@ pub(crate) struct Written {
 /// The text that a chat begins with.
 pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
     let ChatRequest { mut conversation, tools, show_reasoning, param, options, .. } = chat;
-    let template = model.template.as_ref().map_err(|error| ApiError::value(param, error.to_string()))?;
+    let refused = |error: TemplateError| ApiError::value(param, error.to_string());
+    let template = model.template.as_ref().map_err(TemplateError::clone).map_err(refused)?;
     let mut syntax = template.syntax().clone();
     conversation.tools.clone_from(&tools.list);
     tools::name_results(&mut conversation.messages);
@@ -78,7 +80,7 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
     if matches!(syntax.calls, CallForm::Mistral { .. }) {
         tools::shorten_ids(&mut conversation.messages);
     }
-    let mut text = prompt::text_of(model, &conversation, param, prompt::now())?;
+    let mut text = prompt::text_of(model, &conversation, prompt::now()).map_err(refused)?;
     let mut thinking = syntax.thinking.is_some_and(|(open, _)| text.trim_end().ends_with(open));
     let opening = tools.opening(syntax.calls);
     if !opening.is_empty() {

@@ -8,19 +8,17 @@ use crate::Fill;
 use crate::api::Model;
 use crate::error::ApiError;
 use crate::request::Prompt;
-use crate::template::{Conversation, Specials};
+use crate::template::{Conversation, Specials, TemplateError};
 
-/// The text of a conversation that came in `param`, as the model's template writes it.
+/// The text of a conversation, as the model's template writes it.
 pub(crate) fn text_of(
     model: &Model,
     conversation: &Conversation,
-    param: &str,
     now: SystemTime,
-) -> Result<String, ApiError> {
-    let invalid = |message: String| ApiError::value(param, message);
-    let template = model.template.as_ref().map_err(|error| invalid(error.to_string()))?;
+) -> Result<String, TemplateError> {
+    let template = model.template.as_ref().map_err(TemplateError::clone)?;
     let specials = Specials { bos: &model.info.bos, eos: &model.info.eos };
-    template.render(conversation, specials, now).map_err(|error| invalid(error.to_string()))
+    template.render(conversation, specials, now)
 }
 
 /// The tokens of a prompt.

@@ -22,7 +22,7 @@ pub(crate) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ mes
 const NAME: &str = "chat";
 
 /// A template that cannot be used, or that refuses a conversation.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum TemplateError {
     #[error("the model's chat template cannot be read: {0}; use /v1/completions")]
     Syntax(String),
