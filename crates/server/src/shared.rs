@@ -41,7 +41,7 @@ impl SharedPrompts {
         let beginning = |text: &String| {
             // Whatever the user says: what two conversations have in common that differ from its first letter on.
             let written = ["A", "zebra"].map(|said| {
-                let written = prompt::text_of(model, &conversation(text, said), "messages", prompt::now());
+                let written = prompt::text_of(model, &conversation(text, said), prompt::now());
                 written.map(|text| prompt::tokenise(model, &text))
             });
             match written {
