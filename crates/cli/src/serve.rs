@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use gguf::Model;
-use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
+use line::{
+    Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
+};
 use llama::Vocab;
 use net::{DialOptions, Identity, LinkOptions};
-use protocol::{Generation, LayerRange, ModelId};
+use protocol::{Generation, LayerRange, ModelId, StageIndex};
 use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
 use stage::Engine;
@@ -20,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{ApiGrammars, ApiLine, ApiTokenizer};
-use crate::args::{Place, ServeArgs};
+use crate::args::{Place, ServeArgs, Spares};
 use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::logging::{Format, say};
@@ -72,7 +74,7 @@ struct Outset {
     /// Where the front, its links and the stage in this process run.
     runtime: Handle,
     front: Identity,
-    /// Of the local children, stage 1 first.
+    /// Of the local children: stage 1 first, then those that stand by.
     children: Vec<Identity>,
 }
 
@@ -81,7 +83,11 @@ impl Outset {
         let program = std::env::current_exe().context("could not find this program's own file")?;
         match &args.place {
             Place::Local => {
-                let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1)?;
+                let n_spares = match &args.spares {
+                    Spares::Children(n) => usize::from(*n),
+                    Spares::Machines(_) => 0,
+                };
+                let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1 + n_spares)?;
                 Ok(Self { program, runtime, front, children })
             }
             Place::Machines { .. } => {
@@ -325,6 +331,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
     dial.link.shape.clone_from(&args.link);
     let front_id = outset.front.node();
     let mut specs = Vec::new();
+    let mut spares = Vec::new();
     let mut ports = Vec::new();
     if local > 0 {
         specs.push(StageSpec {
@@ -334,24 +341,34 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
     for child in &outset.children {
         let (port, address) = watch::channel(None);
         ports.push(port);
-        specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
-    }
-    let mut addresses = vec![None; n_stages];
-    if local > 0 {
-        addresses[0] = Some("local".to_owned());
-    }
-    if let Place::Machines { addresses: named, .. } = &args.place {
-        for (given, slot) in named.iter().zip(&mut addresses[local..]) {
-            let (_, address) = watch::channel(Some(given.clone()));
-            specs.push(StageSpec { address: StageAddress::Remote { address, node: None } });
-            *slot = Some(given.clone());
+        let address = StageAddress::Remote { address, node: Some(child.node()) };
+        if specs.len() < n_stages {
+            specs.push(StageSpec { address });
+        } else {
+            spares.push(SpareSpec { address, stage: None });
         }
+    }
+    let machine = |given: &String| {
+        let (_, address) = watch::channel(Some(given.clone()));
+        StageAddress::Remote { address, node: None }
+    };
+    if let Place::Machines { addresses, .. } = &args.place {
+        specs.extend(addresses.iter().map(|given| StageSpec { address: machine(given) }));
+    }
+    if let Spares::Machines(named) = &args.spares {
+        let spec = |(given, stage): &(String, Option<u16>)| SpareSpec {
+            address: machine(given),
+            stage: stage.map(StageIndex),
+        };
+        spares.extend(named.iter().map(spec));
     }
     let config = FrontConfig {
         identity: outset.front,
         build: signals::build(),
-        plan: line_plan(args, prepared, addresses),
+        plan: line_plan(args, prepared),
         stages: specs,
+        spares,
+        lease: args.lease,
         scheduler: scheduler_config(args, prepared, n_stages),
         dial,
         heartbeat: args.heartbeat,
@@ -400,13 +417,12 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
     })
 }
 
-fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String>>) -> LinePlan {
+fn line_plan(args: &ServeArgs, prepared: &Prepared) -> LinePlan {
     let range = |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
     LinePlan {
         model: ModelId(prepared.slices.identity.0),
         n_layers: prepared.slices.n_layers,
         ranges: prepared.slices.plan.stages.iter().map(range).collect(),
-        addresses,
         context: prepared.context,
         n_slots: args.parallel,
         max_rows: MAX_ROWS,

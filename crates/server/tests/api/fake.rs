@@ -13,8 +13,8 @@ use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, 
 use serde_json::Value;
 use server::{
     Api, ApiConfig, DepthStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness,
-    SequenceStatus, SourceStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
-    WorkStatus, router,
+    SequenceStatus, SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer,
+    WindowStatus, WorkStatus, router,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::timeout;
@@ -155,6 +155,12 @@ impl Line for FakeLine {
 /// A line of two stages, one of them down, with a request.
 fn status() -> LineStatus {
     LineStatus {
+        spares: vec![SpareStatus {
+            address: "10.0.0.9:7411".into(),
+            layers: Some([5, 10]),
+            state: "spare".into(),
+            ..SpareStatus::default()
+        }],
         stages: vec![
             StageStatus {
                 address: "local".into(),
