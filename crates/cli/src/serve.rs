@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use gguf::Model;
 use line::{
-    Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
+    Cover, Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
 };
 use llama::Vocab;
 use net::{DialOptions, Identity, LinkOptions};
@@ -149,10 +149,11 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tells whenever the line becomes ready or is lost.
+/// Tells whenever the line becomes ready or is lost, and whose loss it would wait for.
 async fn announce(front: Front, name: String) {
     let mut changes = front.changes();
     let mut was_ready = false;
+    let mut told = None;
     loop {
         match front.readiness() {
             LineReadiness::Ready if !was_ready => {
@@ -165,9 +166,27 @@ async fn announce(front: Front, name: String) {
             }
             LineReadiness::Ready | LineReadiness::NotReady { .. } => {}
         }
+        if was_ready {
+            let words = front.covers().map(|covers| standing_by(&covers));
+            if told != words {
+                words.iter().for_each(|words| say(words));
+                told = words;
+            }
+        }
         if changes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// The stages that the line waits for whenever they are lost.
+fn standing_by(covers: &[Cover]) -> String {
+    let alone = covers.iter().enumerate().filter(|(_, cover)| **cover == Cover::Nobody);
+    let alone: Vec<String> = alone.map(|(stage, _)| stage.to_string()).collect();
+    match &alone[..] {
+        [] => "Something stands by for every stage.".to_owned(),
+        [one] => format!("Nothing stands by for stage {one}."),
+        several => format!("Nothing stands by for stages {}.", several.join(", ")),
     }
 }
 
@@ -509,5 +528,13 @@ mod tests {
         assert_eq!(share(None, 16, 0, true).1, 4, "the front computes no layers");
         assert_eq!(share(Some(2), 16, 3, true), (2, 4));
         assert_eq!(share(Some(8), 8, 1, true), (8, 1), "what is given is kept");
+    }
+
+    #[test]
+    fn stages_without_a_spare_are_named() {
+        let words = |covers: [Cover; 3]| standing_by(&covers);
+        assert_eq!(words([Cover::Cold, Cover::Warm, Cover::Cold]), "Something stands by for every stage.");
+        assert_eq!(words([Cover::Nobody, Cover::Warm, Cover::Cold]), "Nothing stands by for stage 0.");
+        assert_eq!(words([Cover::Nobody, Cover::Nobody, Cover::Cold]), "Nothing stands by for stages 0, 1.");
     }
 }

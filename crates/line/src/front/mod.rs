@@ -246,6 +246,12 @@ impl Front {
         self.shared.with(Core::snapshot)
     }
 
+    /// Who could take each stage's place; none if the line has no spares.
+    #[must_use]
+    pub fn covers(&self) -> Option<Vec<Cover>> {
+        self.shared.with(|core, _| core.covers())
+    }
+
     /// Shows what happens on the line to somebody from now on, in place of whoever it was shown to.
     pub fn show_to(&self, onlookers: Onlookers) {
         self.shared.lock().show_to(onlookers);

@@ -11,7 +11,7 @@ use scheduler::{Event, Journal, Moved, Movement, RequestId, SharedJournal, Stage
 use tokio::sync::{broadcast, watch};
 
 use super::Core;
-use crate::front::roster::PeerState;
+use crate::front::roster::{Cover, PeerState};
 use crate::front::status::{LineSnapshot, SpareSnapshot, StageSnapshot};
 
 /// Whom a front shows what it does. Slow watchers miss movements; they never slow the line.
@@ -131,6 +131,12 @@ impl Core {
             }
         };
         self.stage_indices().map(seen).collect()
+    }
+
+    /// Who could take each stage's place; none if the line has no spares.
+    pub(in crate::front) fn covers(&self) -> Option<Vec<Cover>> {
+        let has_spares = self.roster.spares().next().is_some();
+        has_spares.then(|| self.stage_indices().map(|stage| self.roster.cover(stage)).collect())
     }
 
     fn stage_indices(&self) -> impl Iterator<Item = StageIndex> + use<> {
