@@ -1,5 +1,7 @@
 //! Who stands by, and for whom.
 
+use std::collections::BTreeSet;
+
 use super::{Cut, MAX_STAGES, Place, Spares, stage_address, usage};
 
 /// Reads `--spare` and `--spares`; the line is cut so, and run there.
@@ -28,6 +30,13 @@ pub(super) fn judged(
             return usage("--spare is for a line of several machines: on one machine use --spares N");
         }
         _ => {}
+    }
+    if let (Spares::Machines(machines), Place::Machines { addresses, .. }) = (&spares, place) {
+        let named = addresses.iter().chain(machines.iter().map(|(address, _)| address));
+        let mut seen = BTreeSet::new();
+        if let Some(again) = named.into_iter().find(|address| !seen.insert(*address)) {
+            return usage(format!("{again} is named twice: a machine is one stage, or one spare"));
+        }
     }
     let n_spares = match &spares {
         Spares::Children(n) => usize::from(*n),

@@ -152,21 +152,16 @@ impl Line for FakeLine {
     }
 }
 
-/// A line of two stages, one of them down, with a request.
+/// A line of two stages, one of them down, with a spare and a request.
 fn status() -> LineStatus {
     LineStatus {
-        spares: vec![SpareStatus {
-            address: "10.0.0.9:7411".into(),
-            layers: Some([5, 10]),
-            state: "spare".into(),
-            ..SpareStatus::default()
-        }],
         stages: vec![
             StageStatus {
                 address: "local".into(),
                 pid: Some(1),
                 layers: [0, 15],
                 state: "ready".into(),
+                standby: "none".into(),
                 weight_bytes: Some(1 << 20),
                 kv_bytes: Some(1 << 10),
                 row_bytes: 256,
@@ -180,10 +175,22 @@ fn status() -> LineStatus {
                 state: "down".into(),
                 reason: Some("no heartbeat for 1 s".into()),
                 advice: Some("Start it again.".into()),
+                standby: "warm".into(),
                 rtt_ms: Some(0.25),
                 ..StageStatus::default()
             },
         ],
+        spares: vec![SpareStatus {
+            address: "127.0.0.1:7412".into(),
+            pid: Some(3),
+            layers: Some([15, 30]),
+            state: "spare".into(),
+            reason: None,
+            advice: None,
+            weight_bytes: Some(1 << 20),
+            kv_bytes: Some(1 << 10),
+            rtt_ms: Some(0.5),
+        }],
         sequences: vec![SequenceStatus {
             request: 7,
             phase: "decode".into(),

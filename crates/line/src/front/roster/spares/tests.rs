@@ -130,7 +130,7 @@ fn a_stage_that_cannot_load_gives_way_to_a_spare_that_could() {
     assert_eq!(line.seat_of(SPARE), Some(StageIndex(1)));
     actions(&mut line);
     line.handle_timeout(ms(3) + ASK_AGAIN);
-    assert_eq!(prepared(&mut line).first(), Some(&(1, 1)), "it may have been repaired");
+    assert_eq!(prepared(&mut line), [(1, 0)], "it may have been repaired, and nobody else stands by");
 }
 
 #[test]
