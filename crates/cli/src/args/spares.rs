@@ -32,9 +32,9 @@ pub(super) fn judged(
         _ => {}
     }
     if let (Spares::Machines(machines), Place::Machines { addresses, .. }) = (&spares, place) {
-        let named = addresses.iter().chain(machines.iter().map(|(address, _)| address));
+        let mut named = addresses.iter().chain(machines.iter().map(|(address, _)| address));
         let mut seen = BTreeSet::new();
-        if let Some(again) = named.into_iter().find(|address| !seen.insert(*address)) {
+        if let Some(again) = named.find(|address| !seen.insert(*address)) {
             return usage(format!("{again} is named twice: a machine is one stage, or one spare"));
         }
     }
