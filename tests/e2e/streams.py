@@ -13,7 +13,7 @@ class Stream:
     """A streamed completion that is read in the background."""
 
     def __init__(self, serve, max_tokens, prompt=PROMPT, **more):
-        self.events = []
+        self.events, self.times = [], []
         self.cut_off = False
         self.ended_at = None
         self.more = threading.Condition()
@@ -28,6 +28,7 @@ class Stream:
                     if line.startswith("data: "):
                         with self.more:
                             self.events.append(line[6:])
+                            self.times.append(time.monotonic())
                             self.more.notify_all()
         except httpx.TransportError:
             # The front is gone: what came until then counts.
@@ -48,6 +49,10 @@ class Stream:
         self.thread.join(within)
         assert not self.thread.is_alive(), f"the stream goes on after {within} s: {self.events[-2:]}"
         return self.events[-1] if self.events else None
+
+    def longest_pause(self):
+        """Seconds between two events at most."""
+        return max(later - earlier for earlier, later in zip(self.times, self.times[1:]))
 
     def text(self):
         """All that has come of a stream that ended well."""

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use grammar::{Constraint, Forced, GrammarError, LazyGrammars};
-use line::{Front, LineReadiness, LineSnapshot, Onlookers, SeatState};
+use line::{Cover, Front, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState};
 use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
 use scheduler::{Movement, Request, RequestId, SequenceState, SharedJournal, Tally};
 use server::{
-    Line, LineStatus, LineWatch, PrefixStatus, Readiness, SequenceStatus, SourceStatus, StageStatus,
-    Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
+    Line, LineStatus, LineWatch, PrefixStatus, Readiness, SequenceStatus, SourceStatus, SpareStatus,
+    StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
 };
 use spec::Proposer;
 use tokio::sync::{broadcast, watch};
@@ -133,6 +133,7 @@ fn status(line: &LineSnapshot, restarts: bool) -> LineStatus {
     let stats = &line.stats;
     LineStatus {
         stages: line.stages.iter().map(|stage| stage_status(stage, restarts)).collect(),
+        spares: line.spares.iter().map(|spare| spare_status(spare, restarts)).collect(),
         sequences: live()
             .map(|seq| SequenceStatus {
                 request: seq.request.0,
@@ -189,33 +190,23 @@ fn agreement(guesses: &Tally) -> BTreeMap<String, f32> {
 }
 
 fn stage_status(stage: &line::StageSnapshot, restarts: bool) -> StageStatus {
-    let (state, reason) = match &stage.seat.state {
-        SeatState::Away { reason } => ("down", Some(reason.clone())),
-        SeatState::Linked if stage.seat.failed.is_some() => ("failed", stage.seat.failed.clone()),
-        SeatState::Linked => ("waiting", None),
-        SeatState::Assigned(StageState::Idle { .. }) => ("waiting", None),
-        SeatState::Assigned(StageState::Loading { what, .. }) => ("loading", Some(what.clone())),
-        SeatState::Assigned(StageState::Linking) => ("linking", None),
-        SeatState::Assigned(StageState::Ready { .. }) => ("ready", None),
-        SeatState::Assigned(StageState::Failed { reason }) => ("failed", Some(reason.clone())),
-    };
-    let address = match &stage.address {
-        _ if stage.is_local => "local".to_owned(),
-        address => address.clone().unwrap_or_default(),
-    };
-    let (weight_bytes, kv_bytes) = match stage.seat.state {
-        SeatState::Assigned(StageState::Ready { weight_bytes, kv_bytes, .. }) => {
-            (Some(weight_bytes), Some(kv_bytes))
-        }
-        _ => (None, None),
-    };
+    let peer = &stage.peer;
+    let (state, reason) = state_of(peer);
+    let address = if stage.is_local { "local".to_owned() } else { peer.address.clone().unwrap_or_default() };
+    let (weight_bytes, kv_bytes) = memory_of(peer);
     StageStatus {
         advice: advice(state, &address, restarts),
         address,
-        pid: stage.seat.pid,
+        pid: peer.pid,
         layers: [stage.layers.start, stage.layers.end],
         state: state.to_owned(),
         reason,
+        standby: match stage.cover {
+            Cover::Warm => "warm",
+            Cover::Cold => "cold",
+            Cover::Nobody => "none",
+        }
+        .to_owned(),
         weight_bytes,
         kv_bytes,
         row_bytes: stage.row_bytes,
@@ -225,11 +216,58 @@ fn stage_status(stage: &line::StageSnapshot, restarts: bool) -> StageStatus {
     }
 }
 
+fn spare_status(spare: &line::SpareSnapshot, restarts: bool) -> SpareStatus {
+    let (state, reason) = state_of(&spare.peer);
+    let address = spare.peer.address.clone().unwrap_or_default();
+    let (weight_bytes, kv_bytes) = memory_of(&spare.peer);
+    SpareStatus {
+        advice: advice(state, &address, restarts),
+        address,
+        pid: spare.peer.pid,
+        layers: spare.layers.map(|layers| [layers.start, layers.end]),
+        state: state.to_owned(),
+        reason,
+        weight_bytes,
+        kv_bytes,
+        rtt_ms: spare.rtt.map(|rtt| rtt.as_secs_f32() * 1e3),
+    }
+}
+
+/// How far a machine has come, and what is to be said of that.
+fn state_of(peer: &Peer) -> (&'static str, Option<String>) {
+    let said = match &peer.state {
+        PeerState::Away { reason } if peer.gone => return ("gone", Some(reason.clone())),
+        PeerState::Away { reason } => return ("down", Some(reason.clone())),
+        PeerState::Linked if peer.failed.is_some() => return ("failed", peer.failed.clone()),
+        PeerState::Linked => return ("waiting", None),
+        PeerState::Assigned(said) | PeerState::Spare { state: said, .. } => said,
+    };
+    match said {
+        StageState::Idle { .. } => ("waiting", None),
+        StageState::Loading { what, .. } => ("loading", Some(what.clone())),
+        StageState::Linking => ("linking", None),
+        StageState::Ready { .. } => ("ready", None),
+        StageState::Standby { .. } => ("spare", None),
+        StageState::Failed { reason } => ("failed", Some(reason.clone())),
+    }
+}
+
+/// Bytes of weights, and of keys and values.
+const fn memory_of(peer: &Peer) -> (Option<u64>, Option<u64>) {
+    match peer.state {
+        PeerState::Assigned(StageState::Ready { weight_bytes, kv_bytes, .. })
+        | PeerState::Spare { state: StageState::Standby { weight_bytes, kv_bytes, .. }, .. } => {
+            (Some(weight_bytes), Some(kv_bytes))
+        }
+        _ => (None, None),
+    }
+}
+
 /// What a person can do about a stage in this state.
 fn advice(state: &str, address: &str, restarts: bool) -> Option<String> {
     match state {
-        "down" if restarts => Some("Nothing to do: it is being started again.".to_owned()),
-        "down" => Some(format!(
+        "down" | "gone" if restarts => Some("Nothing to do: it is being started again.".to_owned()),
+        "down" | "gone" => Some(format!(
             "Look whether the machine at {address} is on and reachable, and run `paceline stage` there; the line goes on \
              by itself once it is back."
         )),

@@ -19,6 +19,7 @@ pub use crate::otlp::Asked;
 
 mod cluster;
 mod http;
+mod spares;
 
 pub(crate) use cluster::ticket;
 pub use cluster::{EnrollArgs, InviteArgs};
@@ -69,6 +70,15 @@ pub enum Place {
     },
 }
 
+/// Machines that stand by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spares {
+    /// So many more processes on this machine.
+    Children(u16),
+    /// `host:port` of each, and the only stage whose place it may take, if one was said.
+    Machines(Vec<(String, Option<u16>)>),
+}
+
 /// Disk for the beginnings of earlier prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
@@ -98,6 +108,10 @@ pub struct ServeArgs {
     pub listen: SocketAddr,
     /// Who runs the stages.
     pub place: Place,
+    /// Who stands by.
+    pub spares: Spares,
+    /// How long a machine that is away is counted on to hold its layers.
+    pub lease: Duration,
     /// Where the model is cut; as many stages as `place` has machines, if it has any.
     pub cut: Cut,
     /// Positions per sequence; `None` for the model's own, at most 8192.
@@ -161,6 +175,8 @@ pub struct StageArgs {
     pub join: Option<Ticket>,
     /// Where models are looked for.
     pub models: Option<PathBuf>,
+    /// How long loaded layers are kept for a front that is gone.
+    pub lease: Duration,
     /// Threads; `None` for the machine's cores.
     pub threads: Option<u16>,
     /// Layers on the GPU; `None` for all.
@@ -281,6 +297,9 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
 
 /// Long enough for a process to be started again and to load its layers.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long loaded layers are kept for a front that is gone, and a machine that is away is counted on: a restart takes
+/// seconds, and loading them again may take minutes.
+pub(crate) const LEASE: Duration = Duration::from_secs(120);
 /// Most answers are through by then.
 const GRACE: Duration = Duration::from_secs(30);
 /// Every client has gone by then.
@@ -380,6 +399,12 @@ impl ServeArgs {
                 machines(line.as_deref(), stage.unwrap_or_default(), front_only, flags.cuts)?
             }
         };
+        let spares = spares::judged(flags.spare, flags.spares, (&cut, &place))?;
+        if flags.relay == Some(true) && spares.is_some() {
+            return usage(
+                "--relay reaches machines through their neighbours, and spares have none: leave one out",
+            );
+        }
         if flags.ctx == Some(0) {
             return usage("--ctx must be at least 1");
         }
@@ -388,6 +413,8 @@ impl ServeArgs {
             model,
             listen: address(flags.listen.as_deref().unwrap_or("127.0.0.1:8080"))?,
             place,
+            spares: spares.unwrap_or(Spares::Children(0)),
+            lease: time("--lease", flags.lease.as_deref(), LEASE)?,
             cut,
             context: flags.ctx,
             parallel: within("--parallel", flags.parallel, MAX_PARALLEL)?.unwrap_or(4),
@@ -457,6 +484,7 @@ impl StageArgs {
             cluster: flags.cluster,
             join: flags.join.as_deref().map(ticket).transpose()?,
             models: flags.models,
+            lease: time("--lease", flags.lease.as_deref(), LEASE)?,
             threads: within("--threads", flags.threads, MAX_THREADS)?,
             gpu_layers: flags.gpu_layers,
             device: flags.device,

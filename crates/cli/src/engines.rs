@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gguf::Identity;
 use line::{EngineSource, LoadError};
 use llama::{EngineConfig, LlamaEngine};
-use protocol::Assign;
+use protocol::Holding;
 use stage::Engine;
 
 use crate::slices::{self, Step};
@@ -63,12 +63,12 @@ impl Engines {
         self
     }
 
-    fn path(&self, assign: &Assign, progress: &mut dyn FnMut(u16, &str)) -> anyhow::Result<PathBuf> {
-        let identity = Identity(assign.model.0);
-        let range = assign.layers.start..assign.layers.end;
+    fn path(&self, holding: &Holding, progress: &mut dyn FnMut(u16, &str)) -> anyhow::Result<PathBuf> {
+        let identity = Identity(holding.model.0);
+        let range = holding.layers.start..holding.layers.end;
         if let Some((whole, path)) = &self.whole
             && *whole == identity
-            && range == (0..assign.n_layers)
+            && range == (0..holding.n_layers)
         {
             return Ok(path.clone());
         }
@@ -79,16 +79,16 @@ impl Engines {
         Ok(slices::find(identity, range, self.models.as_deref(), &mut report)?.slice)
     }
 
-    fn config(&self, path: PathBuf, assign: &Assign) -> EngineConfig {
+    fn config(&self, path: PathBuf, holding: &Holding) -> EngineConfig {
         EngineConfig {
             path,
-            context: assign.context,
-            n_slots: assign.n_slots,
-            max_rows: assign.max_rows,
+            context: holding.context,
+            n_slots: holding.n_slots,
+            max_rows: holding.max_rows,
             threads: self.options.threads,
-            kv: assign.kv,
-            exact: assign.exact,
-            swa_full: assign.swa_full,
+            kv: holding.kv,
+            exact: holding.exact,
+            swa_full: holding.swa_full,
             gpu_layers: self.options.gpu_layers.unwrap_or(ALL_LAYERS),
             device: self.options.device.clone(),
         }
@@ -98,10 +98,11 @@ impl Engines {
 impl EngineSource for Engines {
     fn load(
         &self,
-        assign: &Assign,
+        holding: &Holding,
         progress: &mut dyn FnMut(u16, &str),
     ) -> Result<Box<dyn Engine>, LoadError> {
-        let path = self.path(assign, progress).map_err(|error| LoadError { reason: format!("{error:#}") })?;
+        let path =
+            self.path(holding, progress).map_err(|error| LoadError { reason: format!("{error:#}") })?;
         let mut last = CUT_PERMILLE;
         let mut loading = |share: f32| {
             let permille = CUT_PERMILLE + (share.clamp(0.0, 1.0) * f32::from(1000 - CUT_PERMILLE)) as u16;
@@ -111,7 +112,7 @@ impl EngineSource for Engines {
                 progress(permille, "loading the layers");
             }
         };
-        let engine = LlamaEngine::load(&self.config(path, assign), &mut loading)
+        let engine = LlamaEngine::load(&self.config(path, holding), &mut loading)
             .map_err(|error| LoadError { reason: error.to_string() })?;
         let engine: Box<dyn Engine> = Box::new(engine);
         Ok(match &self.wrap {

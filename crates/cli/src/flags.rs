@@ -38,6 +38,8 @@ Examples:
   paceline serve model.gguf --stages 3                        three processes, layers shared out by size
   paceline serve model.gguf --cuts 10,20                      three processes, cut before layers 10 and 20
   paceline serve model.gguf --stage b:7411 --stage c:7411     this machine, then b, then c
+  paceline serve model.gguf --stage b:7411 --stage c:7411 --spare d:7411
+                                                              the same, and d takes the place of b or c if one is lost
   paceline serve model.gguf --stages 2 --link delay=10ms,rate=100mbit
                                                               try how the line feels over a slow network
   paceline serve model.gguf --stages 3 --speculate auto,draft=small.gguf
@@ -197,6 +199,17 @@ pub(crate) struct ServeFlags {
     /// Another machine's stage, in order; give it once per machine
     #[arg(long, value_name = "ADDR")]
     pub(crate) stage: Option<Vec<String>>,
+    /// Another machine's stage that stands by with the layers of one stage loaded, and takes its place when it is lost:
+    /// host:port for any stage outside this process, host:port=N for stage N only; give it once per machine
+    #[arg(long, value_name = "ADDR[=N]")]
+    pub(crate) spare: Option<Vec<String>>,
+    /// On one machine: as many more processes that stand by [default: 0]
+    #[arg(long, value_name = "N", conflicts_with_all = ["line", "stage", "spare"])]
+    pub(crate) spares: Option<u16>,
+    /// How long a machine that is away is still counted on to hold its layers; after that it is shown as gone
+    /// [default: 120s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) lease: Option<String>,
     /// Compute no layers here: leave all to the named machines
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) front_only: Option<bool>,
@@ -307,7 +320,8 @@ pub(crate) struct ServeFlags {
     pub(crate) model_id: Option<String>,
 }
 
-layered!(ServeFlags: model, listen, stages, cuts, line, stage, front_only, ctx, parallel, threads, gpu_layers, device,
+layered!(ServeFlags: model, listen, stages, cuts, line, stage, spare, spares, lease,
+    front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
     replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
     cors, otlp, otlp_sample, otlp_content, model_id);
@@ -332,6 +346,9 @@ pub(crate) struct StageFlags {
     /// Threads [default: this machine's cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u16>,
+    /// How long loaded layers are kept for a front that is gone [default: 120s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) lease: Option<String>,
     /// Layers to keep on the GPU [default: all, if there is one]
     #[arg(long, value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
@@ -354,7 +371,7 @@ pub(crate) struct StageFlags {
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, join, models, threads, gpu_layers, device, link, cache_disk, cache_dir, child);
+layered!(StageFlags: listen, cluster, join, models, threads, lease, gpu_layers, device, link, cache_disk, cache_dir, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

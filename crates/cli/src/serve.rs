@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use gguf::Model;
-use line::{Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, StageAddress, StageSpec};
+use line::{
+    Cover, Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
+};
 use llama::Vocab;
 use net::{DialOptions, Identity, LinkOptions};
-use protocol::{Generation, LayerRange, ModelId};
+use protocol::{Generation, LayerRange, ModelId, StageIndex};
 use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
 use stage::Engine;
@@ -21,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{ApiGrammars, ApiLine, ApiTokenizer};
-use crate::args::{Place, ServeArgs};
+use crate::args::{Place, ServeArgs, Spares};
 use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::logging::{Format, say};
@@ -84,7 +86,7 @@ struct Outset {
     /// Where the front, its links and the stage in this process run.
     runtime: Handle,
     front: Identity,
-    /// Of the local children, stage 1 first.
+    /// Of the local children: stage 1 first, then those that stand by.
     children: Vec<Identity>,
 }
 
@@ -93,7 +95,11 @@ impl Outset {
         let program = std::env::current_exe().context("could not find this program's own file")?;
         match &args.place {
             Place::Local => {
-                let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1)?;
+                let n_spares = match &args.spares {
+                    Spares::Children(n) => usize::from(*n),
+                    Spares::Machines(_) => 0,
+                };
+                let (front, children) = Identity::ephemeral_cluster(args.cut.n_stages() - 1 + n_spares)?;
                 Ok(Self { program, runtime, front, children })
             }
             Place::Machines { .. } => {
@@ -155,10 +161,11 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tells whenever the line becomes ready or is lost.
+/// Tells whenever the line becomes ready or is lost, and whose loss it would wait for.
 async fn announce(front: Front, name: String) {
     let mut changes = front.changes();
     let mut was_ready = false;
+    let mut told = None;
     loop {
         match front.readiness() {
             LineReadiness::Ready if !was_ready => {
@@ -171,9 +178,27 @@ async fn announce(front: Front, name: String) {
             }
             LineReadiness::Ready | LineReadiness::NotReady { .. } => {}
         }
+        if was_ready {
+            let words = front.covers().map(|covers| standing_by(&covers));
+            if told != words {
+                words.iter().for_each(|words| say(words));
+                told = words;
+            }
+        }
         if changes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// The stages that the line waits for whenever they are lost.
+fn standing_by(covers: &[Cover]) -> String {
+    let alone = covers.iter().enumerate().filter(|(_, cover)| **cover == Cover::Nobody);
+    let alone: Vec<String> = alone.map(|(stage, _)| stage.to_string()).collect();
+    match &alone[..] {
+        [] => "Something stands by for every stage.".to_owned(),
+        [one] => format!("Nothing stands by for stage {one}."),
+        several => format!("Nothing stands by for stages {}.", several.join(", ")),
     }
 }
 
@@ -337,6 +362,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
     dial.link.shape.clone_from(&args.link);
     let front_id = outset.front.node();
     let mut specs = Vec::new();
+    let mut spares = Vec::new();
     let mut ports = Vec::new();
     if local > 0 {
         specs.push(StageSpec {
@@ -346,24 +372,34 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
     for child in &outset.children {
         let (port, address) = watch::channel(None);
         ports.push(port);
-        specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(child.node()) } });
-    }
-    let mut addresses = vec![None; n_stages];
-    if local > 0 {
-        addresses[0] = Some("local".to_owned());
-    }
-    if let Place::Machines { addresses: named, .. } = &args.place {
-        for (given, slot) in named.iter().zip(&mut addresses[local..]) {
-            let (_, address) = watch::channel(Some(given.clone()));
-            specs.push(StageSpec { address: StageAddress::Remote { address, node: None } });
-            *slot = Some(given.clone());
+        let address = StageAddress::Remote { address, node: Some(child.node()) };
+        if specs.len() < n_stages {
+            specs.push(StageSpec { address });
+        } else {
+            spares.push(SpareSpec { address, stage: None });
         }
+    }
+    let machine = |given: &String| {
+        let (_, address) = watch::channel(Some(given.clone()));
+        StageAddress::Remote { address, node: None }
+    };
+    if let Place::Machines { addresses, .. } = &args.place {
+        specs.extend(addresses.iter().map(|given| StageSpec { address: machine(given) }));
+    }
+    if let Spares::Machines(named) = &args.spares {
+        let spec = |(given, stage): &(String, Option<u16>)| SpareSpec {
+            address: machine(given),
+            stage: stage.map(StageIndex),
+        };
+        spares.extend(named.iter().map(spec));
     }
     let config = FrontConfig {
         identity: outset.front,
         build: signals::build(),
-        plan: line_plan(args, prepared, addresses),
+        plan: line_plan(args, prepared),
         stages: specs,
+        spares,
+        lease: args.lease,
         scheduler: scheduler_config(args, prepared, n_stages),
         dial,
         heartbeat: args.heartbeat,
@@ -412,13 +448,12 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
     })
 }
 
-fn line_plan(args: &ServeArgs, prepared: &Prepared, addresses: Vec<Option<String>>) -> LinePlan {
+fn line_plan(args: &ServeArgs, prepared: &Prepared) -> LinePlan {
     let range = |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
     LinePlan {
         model: ModelId(prepared.slices.identity.0),
         n_layers: prepared.slices.n_layers,
         ranges: prepared.slices.plan.stages.iter().map(range).collect(),
-        addresses,
         context: prepared.context,
         n_slots: args.parallel,
         max_rows: MAX_ROWS,
@@ -505,5 +540,13 @@ mod tests {
         assert_eq!(share(None, 16, 0, true).1, 4, "the front computes no layers");
         assert_eq!(share(Some(2), 16, 3, true), (2, 4));
         assert_eq!(share(Some(8), 8, 1, true), (8, 1), "what is given is kept");
+    }
+
+    #[test]
+    fn stages_without_a_spare_are_named() {
+        let words = |covers: [Cover; 3]| standing_by(&covers);
+        assert_eq!(words([Cover::Cold, Cover::Warm, Cover::Cold]), "Something stands by for every stage.");
+        assert_eq!(words([Cover::Nobody, Cover::Warm, Cover::Cold]), "Nothing stands by for stage 0.");
+        assert_eq!(words([Cover::Nobody, Cover::Nobody, Cover::Cold]), "Nothing stands by for stages 0, 1.");
     }
 }

@@ -6,7 +6,6 @@
 use std::io::{BufRead, BufReader, Read as _, Stdin, Write as _};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use line::{Node, NodeConfig};
@@ -18,9 +17,6 @@ use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
 use crate::{cluster, disk, invite, logging, signals};
 
-/// How long loaded layers are kept for a front that is gone: a restart of it takes seconds, and loading them again may
-/// take minutes. After that the memory is free for others.
-const LEASE: Duration = Duration::from_secs(120);
 /// An identity is a few kilobytes; a parent that sends more is not one of ours.
 const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
 
@@ -96,7 +92,7 @@ fn node_config(args: &StageArgs, identity: Identity) -> anyhow::Result<NodeConfi
         build: signals::build(),
         dial,
         heartbeat: Heartbeat::default(),
-        lease: LEASE,
+        lease: args.lease,
     })
 }
 

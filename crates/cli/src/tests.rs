@@ -4,7 +4,9 @@ use std::path::Path;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::args::{Asked, Cut, EnrollArgs, Place, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::args::{
+    Asked, Cut, EnrollArgs, Place, ServeArgs, Spares, SplitArgs, StageArgs, Usage, VerifyArgs,
+};
 use crate::bench::args::BenchArgs;
 use crate::config::{self, Config};
 use crate::flags::cluster::ClusterAction;
@@ -140,6 +142,28 @@ fn named_machines_follow_the_front() {
     refused(serve("m --stage b:0"), "no address of a stage");
     refused(serve("m --stage b:7411 --stages 2"), "cannot be used with");
     refused(serve("m --front-only"), "--stage or --line");
+}
+
+#[test]
+fn spares_are_machines_or_processes_and_stand_by_for_stages_elsewhere() {
+    let args = serve("m --stage b:7411 --stage c:7411 --spare d:7411 --spare e:7411=2").unwrap();
+    let machines = vec![("d:7411".to_owned(), None), ("e:7411".to_owned(), Some(2))];
+    assert_eq!(args.spares, Spares::Machines(machines));
+    assert_eq!((args.cut, args.lease), (Cut::Stages(3), std::time::Duration::from_secs(120)));
+    assert_eq!(serve("m --stages 2 --spares 1").unwrap().spares, Spares::Children(1));
+    assert_eq!(serve("m").unwrap().spares, Spares::Children(0));
+    let file = "[serve]\nstage = ['b:7411']\nspare = ['c:7411=1']\nlease = '5s'\n";
+    let args = serve_over("m", file).unwrap();
+    assert_eq!(args.spares, Spares::Machines(vec![("c:7411".to_owned(), Some(1))]));
+    refused(serve("m --stage b:7411 --spare c:7411=0"), "the stage must be 1 to 1");
+    assert!(serve("m --stage b:7411 --spare c:7411=0 --front-only").is_ok());
+    refused(serve("m --stage b:7411 --spare c"), "no address of a stage");
+    refused(serve("m --stage b:7411 --spare b:7411"), "named twice");
+    refused(serve("m --stage b:7411 --spare c:7411 --spare c:7411=1"), "named twice");
+    refused(serve("m --stages 2 --spare b:7411"), "use --spares N");
+    refused(serve("m --stage b:7411 --spares 1"), "cannot be used with");
+    refused(serve("m --spares 1"), "this line has none");
+    refused(serve("m --stage b:7411 --spare c:7411 --relay"), "--relay");
 }
 
 #[test]

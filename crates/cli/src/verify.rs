@@ -218,7 +218,6 @@ async fn form(
         plan: LinePlan {
             model: ModelId(slices.identity.0),
             n_layers: slices.n_layers,
-            addresses: vec![None; ranges.len()],
             ranges,
             context,
             n_slots: 1,
@@ -230,6 +229,8 @@ async fn form(
             prefix_bytes: 0,
         },
         stages,
+        spares: Vec::new(),
+        lease: Duration::ZERO,
         scheduler: scheduler::Config::new(n_stages, 1, context, vocab.n_tokens() as u32),
         dial: DialOptions::default(),
         heartbeat: Heartbeat::default(),

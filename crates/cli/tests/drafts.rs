@@ -11,7 +11,7 @@ use line::{
 };
 use llama::{EngineConfig, LlamaEngine, Vocab};
 use net::{DialOptions, Heartbeat, Identity, LinkOptions};
-use protocol::{Assign, DryParams, Generation, KvType, LayerRange, ModelId, RowDtype, SamplerParams, Token};
+use protocol::{DryParams, Generation, Holding, KvType, LayerRange, ModelId, RowDtype, SamplerParams, Token};
 use scheduler::{Event, Request, Timings};
 use spec::{Reach, Sources, Speculate};
 use stage::Engine;
@@ -43,7 +43,7 @@ struct Whole;
 impl EngineSource for Whole {
     fn load(
         &self,
-        _assign: &Assign,
+        _holding: &Holding,
         _progress: &mut dyn FnMut(u16, &str),
     ) -> Result<Box<dyn Engine>, LoadError> {
         Ok(engine(&target()))
@@ -78,7 +78,6 @@ async fn start(draft: Option<&Path>) -> Front {
             model: ModelId([1; 32]),
             n_layers,
             ranges: vec![LayerRange { start: 0, end: n_layers }],
-            addresses: vec![None],
             context: CONTEXT,
             n_slots: 2,
             max_rows: 512,
@@ -89,6 +88,8 @@ async fn start(draft: Option<&Path>) -> Front {
             swa_full: true,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
+        spares: Vec::new(),
+        lease: Duration::ZERO,
         scheduler: scheduler::Config {
             speculate: Speculate { sources, reach },
             ..scheduler::Config::new(1, 2, CONTEXT, n_vocab)

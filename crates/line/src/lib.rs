@@ -15,8 +15,8 @@ mod task;
 mod work_link;
 
 pub use front::{
-    Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Onlookers, Seat, SeatState, StageAddress,
-    StageSnapshot, StageSpec,
+    Cover, Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState,
+    SpareSnapshot, SpareSpec, StageAddress, StageSnapshot, StageSpec,
 };
 pub use node::{Node, NodeConfig, PrefixStore};
 pub use source::{EngineSource, LoadError};

@@ -1,15 +1,15 @@
 //! Control messages: between the front and one stage, directly or passed on by the stages between.
 
 use crate::{
-    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PromptPart, RowDtype, SeqId, StageIndex,
-    StageTiming, Token, Verdict,
+    Epoch, Generation, LayerRange, ModelId, NodeId, PeerIndex, Position, PromptPart, RowDtype, SeqId,
+    StageIndex, StageTiming, Token, Verdict,
 };
 
 /// A message on its way to a stage. A stage that is not `to` passes it on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToStage {
     /// Whom it is for.
-    pub to: StageIndex,
+    pub to: PeerIndex,
     /// The line it belongs to; a stage drops a hint of another generation.
     pub generation: Generation,
     /// The message.
@@ -20,8 +20,8 @@ pub struct ToStage {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToFront {
     /// Who speaks.
-    pub from: StageIndex,
-    /// The line it belongs to; the front drops a report of another generation.
+    pub from: PeerIndex,
+    /// The line it belongs to, 0 from a stage without a place in one; the front drops a report of another generation.
     pub generation: Generation,
     /// The message.
     pub report: Report,
@@ -32,6 +32,8 @@ pub struct ToFront {
 pub enum Command {
     /// Take this place in a line: load the layers and link to the next stage.
     Assign(Box<Assign>),
+    /// Stand by without a place in a line: load these layers, and wait.
+    Prepare(Holding),
     /// Leave the line: free everything and wait empty.
     Release,
     /// Something that saves work, and changes nothing else.
@@ -45,6 +47,22 @@ pub struct Assign {
     pub index: StageIndex,
     /// Stages in the line; the last one samples.
     pub n_stages: u16,
+    /// What it computes with.
+    pub holding: Holding,
+    /// How hidden rows travel.
+    pub row_dtype: RowDtype,
+    /// Bytes for parked prefixes beside the engine.
+    pub prefix_bytes: u64,
+    /// The only node whose rows the stage accepts (the front itself for the first stage).
+    pub upstream: NodeId,
+    /// Where the rows go; none for the tail.
+    pub downstream: Option<Downstream>,
+}
+
+/// What a stage holds in memory: layers of a model, and room for sequences. A stage that holds the right thing already
+/// loads nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
     /// Which model.
     pub model: ModelId,
     /// Which of its layers.
@@ -57,8 +75,6 @@ pub struct Assign {
     pub n_slots: u16,
     /// Rows in one engine call at most.
     pub max_rows: u32,
-    /// How hidden rows travel.
-    pub row_dtype: RowDtype,
     /// How keys and values are stored.
     pub kv: KvType,
     /// Whether results must not depend on batch shape.
@@ -66,12 +82,6 @@ pub struct Assign {
     /// Whether layers that look back over a window only keep every position all the same. If not they take less memory,
     /// but sequences can be cut a little only, and prefixes taken over whole only.
     pub swa_full: bool,
-    /// Bytes for parked prefixes beside the engine.
-    pub prefix_bytes: u64,
-    /// The only node whose rows the stage accepts (the front itself for the first stage).
-    pub upstream: NodeId,
-    /// Where the rows go; none for the tail.
-    pub downstream: Option<Downstream>,
 }
 
 /// The next stage of the line.
@@ -81,8 +91,8 @@ pub struct Downstream {
     pub address: String,
     /// The node expected there, if the front knows it; any member of the cluster otherwise.
     pub node: Option<NodeId>,
-    /// Whether the front cannot reach it: control messages to it and reports from it pass through this stage.
-    pub relay: bool,
+    /// Its number, if the front cannot reach it: control messages to it and reports from it pass through this stage.
+    pub relay: Option<PeerIndex>,
 }
 
 /// Storage of keys and values.
@@ -203,6 +213,15 @@ pub enum StageState {
     Ready {
         /// Floats in a hidden row.
         row_width: u32,
+        /// Bytes of weights in memory.
+        weight_bytes: u64,
+        /// Bytes of keys and values in memory.
+        kv_bytes: u64,
+    },
+    /// Holds what it was asked to prepare: it stands by.
+    Standby {
+        /// Its layers.
+        layers: LayerRange,
         /// Bytes of weights in memory.
         weight_bytes: u64,
         /// Bytes of keys and values in memory.

@@ -1,6 +1,6 @@
 //! The first message on every link, each way. TLS has authenticated the peer before it is read.
 
-use crate::{Generation, ModelId, RowDtype, StageIndex};
+use crate::{Generation, ModelId, PeerIndex, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
 pub const PROTOCOL_VERSION: u16 = 5;
@@ -21,8 +21,8 @@ pub struct Hello {
 pub enum LinkRole {
     /// [`crate::ToStage`] one way, [`crate::ToFront`] the other.
     Control {
-        /// The place that the answering stage has in the dialling side's line.
-        stage: StageIndex,
+        /// The number that the dialling side has for the answering one.
+        peer: PeerIndex,
     },
     /// Work frames, towards the tail.
     Rows(RowsHello),

@@ -44,6 +44,11 @@ id! {
     /// A stage's place in its line, 0 being the one that looks up embeddings.
     StageIndex(u16)
 }
+id! {
+    /// A machine that a front keeps a control link to, by the number that the front has for it. The number stays when
+    /// the machine takes another place in the line, or has none.
+    PeerIndex(u16)
+}
 
 impl Position {
     /// The position `n` tokens further on.

@@ -18,12 +18,13 @@ mod work;
 
 pub use codec::{DecodeError, Wire};
 pub use control::{
-    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, Progress, Report, StageCounters, StageState,
-    Stored, ToFront, ToStage,
+    Assign, Command, Downstream, Fault, FaultKind, Hint, Holding, KvType, Progress, Report, StageCounters,
+    StageState, Stored, ToFront, ToStage,
 };
 pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
 pub use ids::{
-    Epoch, Generation, LayerRange, ModelId, NodeId, Position, PrefixKey, SeqId, StageIndex, Token, WindowId,
+    Epoch, Generation, LayerRange, ModelId, NodeId, PeerIndex, Position, PrefixKey, SeqId, StageIndex, Token,
+    WindowId,
 };
 pub use prompt::{Found, HiddenRows, OfPrompt, Pooling, PromptPart};
 pub use rows::{RowDtype, RowError, Rows};

@@ -10,6 +10,8 @@ pub const MAX_ROW_WIDTH: u32 = 32_768;
 pub const MAX_FRAME_BYTES: usize = 256 << 20;
 /// Stages in one line. A token crosses every link, so long lines stop paying well before this.
 pub const MAX_STAGES: u16 = 256;
+/// Machines that one front keeps control links to: a spare for each stage.
+pub const MAX_PEERS: u16 = 2 * MAX_STAGES;
 /// Layers in one model. The deepest published models have 126.
 pub const MAX_LAYERS: u32 = 4096;
 /// Sequences that one stage holds at once.

@@ -25,7 +25,7 @@ use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::limits::{MAX_MOVEMENTS, WATCH_EVERY, WATCH_SETTLED};
-use crate::{LineStatus, LineWatch, StageStatus};
+use crate::{LineStatus, LineWatch, SpareStatus, StageStatus};
 
 /// `GET /v1/line/events`.
 pub(crate) async fn events(
@@ -240,10 +240,13 @@ fn essence(line: &LineStatus) -> LineStatus {
         layers: stage.layers,
         state: stage.state.clone(),
         reason: stage.reason.clone(),
+        standby: stage.standby.clone(),
         ..StageStatus::default()
     };
+    let spare = |spare: &SpareStatus| SpareStatus { rtt_ms: None, ..spare.clone() };
     LineStatus {
         stages: line.stages.iter().map(stage).collect(),
+        spares: line.spares.iter().map(spare).collect(),
         prefixes: line.prefixes.clone(),
         mode: line.mode.clone(),
         ..LineStatus::default()

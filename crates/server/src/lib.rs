@@ -60,7 +60,8 @@ pub use cors::{Cors, NoOrigin};
 pub use http::router;
 pub use seam::{
     DepthStatus, Fill, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness, SequenceStatus,
-    SourceStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus, WorkStatus,
+    SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
+    WorkStatus,
 };
 pub use serve::{BindError, Server};
 pub use tls::{Tls, TlsFileError};

@@ -191,6 +191,8 @@ pub enum Readiness {
 pub struct LineStatus {
     /// Stage 0 first.
     pub stages: Vec<StageStatus>,
+    /// Machines that stand by.
+    pub spares: Vec<SpareStatus>,
     /// Clients' live sequences only.
     pub sequences: Vec<SequenceStatus>,
     /// Windows that a verdict is still to come for.
@@ -270,6 +272,9 @@ pub struct StageStatus {
     /// What to do about it, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// What stands by to take its place: `warm` if a spare holds its layers, `cold` if one would have to load them,
+    /// `none` if the line waits for this stage whenever it is lost.
+    pub standby: String,
     /// Bytes of its weights; absent until it is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_bytes: Option<u64>,
@@ -285,6 +290,36 @@ pub struct StageStatus {
     pub rtt_ms: Option<f32>,
     /// What it has computed since the front's start.
     pub work: WorkStatus,
+}
+
+/// One machine that stands by, in [`LineStatus`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SpareStatus {
+    /// `host:port`.
+    pub address: String,
+    /// Process id, once it has been heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// First layer that it holds or loads, and one past the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<[u32; 2]>,
+    /// `spare` if it holds them; else `loading`, `down`, `gone` and so on.
+    pub state: String,
+    /// Why it does not stand by, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What to do about it, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// Bytes of its weights; absent until it stands by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_bytes: Option<u64>,
+    /// Bytes of its keys and values; absent until it stands by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_bytes: Option<u64>,
+    /// Round trip of a heartbeat, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f32>,
 }
 
 /// What a stage has computed, and what for nothing.

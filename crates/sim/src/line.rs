@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, Position, PrefixKey, Report,
-    SeqId, StageIndex, ToFront, ToStage, Wire, Work,
+    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, PeerIndex, Position, PrefixKey,
+    Report, SeqId, StageIndex, ToFront, ToStage, Wire, Work,
 };
 use stage::{Blob, Config, Done, Keeping, Output, StageCore, StoreWork};
 
@@ -246,14 +246,16 @@ impl<F: Front> Line<F> {
         if message.generation != self.generation {
             return;
         }
+        // Nobody changes places here.
+        let from = StageIndex(message.from.0);
         if let Report::Fault(fault) = &message.report {
             self.counts.faults += 1;
             if !self.is_excused(&fault.kind) {
                 let reason = fault.kind.to_string();
-                self.violations.push(Violation::StageFault { stage: message.from, reason });
+                self.violations.push(Violation::StageFault { stage: from, reason });
             }
         }
-        if let Err(reason) = self.front.handle_report(message.from, message.report, self.now) {
+        if let Err(reason) = self.front.handle_report(from, message.report, self.now) {
             self.violations.push(Violation::ReportRefused { reason });
         }
         self.after_front();
@@ -385,7 +387,7 @@ impl<F: Front> Line<F> {
         for index in 0..self.stages.len() {
             for _ in 0..self.network.copies_of_hint() {
                 let message =
-                    ToStage { to: name(index), generation: self.generation, command: Command::Hint(hint) };
+                    ToStage { to: peer(index), generation: self.generation, command: Command::Hint(hint) };
                 let at = self.network.arrival(Link::Hints(index), None, self.now);
                 self.plan(at, Happening::Hint(index, encoded(&message)));
             }
@@ -396,7 +398,7 @@ impl<F: Front> Line<F> {
         if !self.network.is_heard(&report) {
             return;
         }
-        let message = ToFront { from: name(from), generation: self.stages[from].generation, report };
+        let message = ToFront { from: peer(from), generation: self.stages[from].generation, report };
         let at = self.network.arrival(Link::Reports(from), None, self.now);
         self.plan(at, Happening::Report(encoded(&message)));
     }
@@ -467,6 +469,10 @@ fn fresh(seq: SeqId) -> Open {
 
 fn name(index: usize) -> StageIndex {
     StageIndex(index as u16)
+}
+
+fn peer(index: usize) -> PeerIndex {
+    PeerIndex(index as u16)
 }
 
 fn encoded<T: Wire>(message: &T) -> Bytes {

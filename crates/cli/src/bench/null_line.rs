@@ -12,7 +12,7 @@ use line::{
     StageSpec,
 };
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions};
-use protocol::{Assign, Generation, KvType, LayerRange, ModelId, RowDtype, SamplerParams, Token};
+use protocol::{Generation, Holding, KvType, LayerRange, ModelId, RowDtype, SamplerParams, Token};
 use scheduler::{Event, Request};
 use stage::Engine;
 use stage::null::{CallTime, NullEngine};
@@ -176,6 +176,8 @@ fn front(
         build: crate::signals::build(),
         plan: plan(n_stages, CONTEXT, 1),
         stages,
+        spares: Vec::new(),
+        lease: Duration::ZERO,
         scheduler: scheduler::Config::new(n_stages, 1, CONTEXT, N_VOCAB),
         dial: DialOptions::default(),
         heartbeat: Heartbeat::default(),
@@ -203,7 +205,6 @@ pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
         model: ModelId([0; 32]),
         n_layers: u32::from(n_stages),
         ranges: (0..u32::from(n_stages)).map(|at| LayerRange { start: at, end: at + 1 }).collect(),
-        addresses: vec![None; usize::from(n_stages)],
         context,
         n_slots,
         max_rows: MAX_ROWS,
@@ -222,11 +223,10 @@ struct NullSource {
 impl EngineSource for NullSource {
     fn load(
         &self,
-        assign: &Assign,
+        holding: &Holding,
         _progress: &mut dyn FnMut(u16, &str),
     ) -> Result<Box<dyn Engine>, LoadError> {
-        let (index, n_stages) = (u32::from(assign.index.0), u32::from(assign.n_stages));
-        let shape = NullEngine::shape(index, n_stages, self.width, assign.n_slots);
+        let shape = NullEngine::shape(holding.layers.start, holding.n_layers, self.width, holding.n_slots);
         Ok(Box::new(NullEngine::new(shape, CallTime::default())))
     }
 }

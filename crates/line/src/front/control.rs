@@ -1,10 +1,10 @@
-//! One task per stage that keeps a control link to it: dials, greets, reads, and dials again.
+//! One task per machine that keeps a control link to it: dials, greets, reads, and dials again.
 
 use std::sync::Weak;
 use std::time::Duration;
 
 use net::{LinkReceiver, LinkSender, PeerInfo, Role, memory_pair};
-use protocol::{LinkRole, NodeId, StageIndex, ToFront};
+use protocol::{LinkRole, NodeId, PeerIndex, ToFront};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -36,6 +36,14 @@ pub enum StageAddress {
 }
 
 impl StageAddress {
+    /// The address, if it has one.
+    pub(super) fn known(&self) -> Option<String> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote { address, .. } => address.borrow().clone(),
+        }
+    }
+
     fn is_known(&self) -> bool {
         match self {
             Self::Local(_) => true,
@@ -54,24 +62,24 @@ pub(super) async fn link_local(config: &FrontConfig, node: &Node) -> net::Link {
     ours
 }
 
-/// Keeps the control link of one stage until the front is gone.
-pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, stage: StageIndex) {
-    let mut address = config.stages[usize::from(stage.0)].address.clone();
+/// Keeps the control link of one machine until the front is gone.
+pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, peer: PeerIndex) {
+    let Some(mut address) = config.addresses().nth(usize::from(peer.0)).cloned() else { return };
     let mut backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX);
     loop {
-        match connect(&config, stage, &mut address).await {
+        match connect(&config, peer, &mut address).await {
             Ok((sender, receiver)) => {
                 let since = Instant::now();
-                let Some(reason) = read(&front, stage, sender, receiver, &mut address).await else { return };
+                let Some(reason) = read(&front, peer, sender, receiver, &mut address).await else { return };
                 if since.elapsed() >= SETTLED {
                     backoff.reset();
                 }
                 let Some(shared) = front.upgrade() else { return };
-                shared.control_lost(stage, &reason);
+                shared.control_lost(peer, &reason);
             }
             Err(reason) => {
                 let Some(shared) = front.upgrade() else { return };
-                shared.unreachable(stage, reason);
+                shared.unreachable(peer, reason);
             }
         }
         tokio::select! {
@@ -94,16 +102,16 @@ async fn moved(address: &mut StageAddress) {
     }
 }
 
-/// Tells the front where a stage is, whenever that changes.
+/// Tells the front where a machine is, whenever that changes.
 pub(super) async fn follow(
     front: Weak<Shared>,
-    stage: StageIndex,
+    peer: PeerIndex,
     mut address: watch::Receiver<Option<String>>,
 ) {
     loop {
         let now = address.borrow_and_update().clone();
         let Some(shared) = front.upgrade() else { return };
-        shared.address(stage, now);
+        shared.address(peer, now);
         drop(shared);
         if address.changed().await.is_err() {
             return; // It stays there for good.
@@ -113,7 +121,7 @@ pub(super) async fn follow(
 
 async fn connect(
     config: &FrontConfig,
-    stage: StageIndex,
+    peer: PeerIndex,
     address: &mut StageAddress,
 ) -> Result<(LinkSender, LinkReceiver), Unlinked> {
     let link = match address {
@@ -131,7 +139,7 @@ async fn connect(
                 .map_err(|error| Unlinked::Unreachable(error.to_string()))?
         }
     };
-    greet(link, LinkRole::Control { stage }, &config.build).await.map_err(|error| match error {
+    greet(link, LinkRole::Control { peer }, &config.build).await.map_err(|error| match error {
         GreetError::Refused(reason) => Unlinked::Refused(reason.to_string()),
         other => Unlinked::Unreachable(other.to_string()),
     })
@@ -140,16 +148,16 @@ async fn connect(
 /// Reads reports until the link ends or the stage moves to another address; says why. `None` when the front is gone.
 async fn read(
     front: &Weak<Shared>,
-    stage: StageIndex,
+    peer: PeerIndex,
     sender: LinkSender,
     mut receiver: LinkReceiver,
     address: &mut StageAddress,
 ) -> Option<String> {
-    front.upgrade()?.control_up(stage, sender.clone());
+    front.upgrade()?.control_up(peer, sender.clone());
     loop {
         tokio::select! {
             message = read_control::<ToFront>(&mut receiver) => match message {
-                Ok(message) => front.upgrade()?.report(stage, message),
+                Ok(message) => front.upgrade()?.report(peer, message),
                 Err(reason) => {
                     sender.close(&reason);
                     return Some(reason);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use net::LinkSender;
 use protocol::{
-    Command, FaultKind, Generation, Hint, Report, StageIndex, StageState, ToFront, ToStage, Token,
+    Command, FaultKind, Generation, Hint, PeerIndex, Report, StageIndex, StageState, ToFront, ToStage, Token,
 };
 use scheduler::{
     Event, Namespace, Output, Refusal, ReportFault, Request, RequestId, Scheduler, SharedJournal,
@@ -23,7 +23,7 @@ pub use shown::Onlookers;
 
 use super::prompts::Prompts;
 use super::pulse::Pulse;
-use super::roster::{Action, Roster, SeatState};
+use super::roster::{Action, PeerState, Roster};
 use super::status::{Busy, Ledger, LineReadiness};
 use crate::drafter;
 use crate::task::Task;
@@ -32,12 +32,12 @@ use crate::{greeting, work_link};
 /// Events besides tokens (of the answer, and of a prompt of which something is wanted) that one request may produce: started, done or failed, and one to spare.
 const OTHER_EVENTS: usize = 3;
 
-/// Starts to dial the work link of a generation.
-pub(super) type DialWork = Box<dyn Fn(Generation) -> Task + Send>;
+/// Starts to dial the work link of a generation, to the machine that computes stage 0.
+pub(super) type DialWork = Box<dyn Fn(Generation, PeerIndex) -> Task + Send>;
 
 /// Whom the front tells that something has changed.
 pub(super) struct Watchers {
-    /// Which stages can be spoken to, for whoever supervises them.
+    /// Which machines can be spoken to, for whoever supervises them.
     pub(super) linked: watch::Sender<Vec<bool>>,
     /// Marked whenever readiness or a sequence's memory may have changed.
     pub(super) changes: watch::Sender<()>,
@@ -47,7 +47,7 @@ pub(super) struct Core {
     roster: Roster,
     scheduler: Scheduler,
     context: u32,
-    /// Control links that stand.
+    /// Control links that stand, by machine.
     links: Vec<Option<LinkSender>>,
     /// Where work goes.
     work: Option<LinkSender>,
@@ -76,12 +76,12 @@ impl Core {
         dial_work: DialWork,
         watchers: Watchers,
     ) -> Self {
-        let n_stages = roster.seats().len();
+        let (n_peers, n_stages) = (roster.peers().len(), roster.plan().ranges.len());
         Self {
             roster,
             context: config.context,
             scheduler: Scheduler::new(config),
-            links: vec![None; n_stages],
+            links: vec![None; n_peers],
             work: None,
             dial_work,
             work_task: None,
@@ -141,47 +141,62 @@ impl Core {
         self.pump(now);
     }
 
-    pub(super) fn address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
-        self.roster.handle_address(stage, address, now);
+    pub(super) fn address(&mut self, peer: PeerIndex, address: Option<String>, now: Duration) {
+        self.roster.handle_address(peer, address, now);
         self.roster_changed(now);
     }
 
-    pub(super) fn control_up(&mut self, stage: StageIndex, link: LinkSender) {
-        self.links[usize::from(stage.0)] = Some(link);
+    pub(super) fn control_up(&mut self, peer: PeerIndex, link: LinkSender) {
+        self.links[usize::from(peer.0)] = Some(link);
     }
 
-    pub(super) fn control_lost(&mut self, stage: StageIndex, reason: &str, now: Duration) {
-        self.links[usize::from(stage.0)] = None;
-        self.roster.handle_lost(stage, reason.to_owned(), now);
+    pub(super) fn control_lost(&mut self, peer: PeerIndex, reason: &str, now: Duration) {
+        self.links[usize::from(peer.0)] = None;
+        self.roster.handle_lost(peer, reason.to_owned(), now);
         self.roster_changed(now);
     }
 
-    pub(super) fn unreachable(&mut self, stage: StageIndex, reason: Unlinked, now: Duration) {
+    pub(super) fn unreachable(&mut self, peer: PeerIndex, reason: Unlinked, now: Duration) {
         match reason {
-            Unlinked::Unreachable(reason) => self.roster.handle_unreachable(stage, reason, now),
-            Unlinked::Refused(reason) => self.roster.handle_refused(stage, reason),
+            Unlinked::Unreachable(reason) => self.roster.handle_unreachable(peer, reason, now),
+            Unlinked::Refused(reason) => self.roster.handle_refused(peer, reason),
         }
         self.roster_changed(now);
     }
 
     /// A report that came on the control link of `link`; one that it may not pass on is ignored.
-    pub(super) fn report(&mut self, link: StageIndex, message: ToFront, now: Duration) {
+    pub(super) fn report(&mut self, link: PeerIndex, message: ToFront, now: Duration) {
         let ToFront { from, generation, report } = message;
         if usize::from(from.0) >= self.links.len() {
-            return tracing::warn!(%link, %from, "a report from a stage that does not exist");
+            return tracing::warn!(%link, %from, "a report from a machine that does not exist");
         }
         let is_own = from == link;
         if !is_own && self.roster.route(from) != link {
             return tracing::debug!(%link, %from, "a report on a link that does not pass it on");
         }
-        match report {
-            Report::State(StageState::Idle { node, pid }) => {
+        match (report, self.roster.seat_of(from)) {
+            (Report::State(StageState::Idle { node, pid }), _) => {
                 self.roster.handle_linked(from, node, pid, !is_own, now);
                 self.roster_changed(now);
             }
-            _ if generation != self.roster.generation() || self.roster.route(from) != link => {
-                tracing::debug!(%link, %from, %generation, "an outdated report");
+            // Who stands by belongs to no generation.
+            (Report::State(state), None) if generation == Generation::default() => {
+                self.roster.handle_spare_state(from, state, now);
+                self.roster_changed(now);
             }
+            (report, Some(stage))
+                if generation == self.roster.generation() && self.roster.route(from) == link =>
+            {
+                self.stage_reports(stage, report, now);
+            }
+            _ => tracing::debug!(%link, %from, %generation, "an outdated report"),
+        }
+    }
+
+    /// A report of this generation.
+    fn stage_reports(&mut self, from: StageIndex, report: Report, now: Duration) {
+        let generation = self.roster.generation();
+        match report {
             Report::State(state) => {
                 self.roster.handle_state(from, generation, state, now);
                 self.roster_changed(now);
@@ -274,7 +289,7 @@ impl Core {
     pub(super) fn readiness(&self, now: Duration) -> LineReadiness {
         if !self.roster.is_up() {
             let takes_requests = self.scheduler.takes(now);
-            return LineReadiness::of_seats(self.roster.seats(), self.lost.as_deref(), takes_requests);
+            return LineReadiness::of_stages(self.roster.stages(), self.lost.as_deref(), takes_requests);
         }
         if self.pulse.is_proven(now) {
             return LineReadiness::Ready;
@@ -296,8 +311,8 @@ impl Core {
     /// What the roster heard may concern more than what it has to say.
     fn roster_changed(&mut self, now: Duration) {
         self.pump(now);
-        let seats = self.roster.seats().iter();
-        let is_linked: Vec<bool> = seats.map(|seat| !matches!(seat.state, SeatState::Away { .. })).collect();
+        let peers = self.roster.peers().iter();
+        let is_linked: Vec<bool> = peers.map(|peer| !matches!(peer.state, PeerState::Away { .. })).collect();
         self.watchers.linked.send_if_modified(|linked| {
             let changed = *linked != is_linked;
             *linked = is_linked;
@@ -324,7 +339,13 @@ impl Core {
     fn act(&mut self, action: Action, now: Duration) {
         match action {
             Action::Send(message) => self.command(&message),
-            Action::DialWork(generation) => self.work_task = Some((self.dial_work)(generation)),
+            Action::DialWork(generation, first) => {
+                self.work_task = Some((self.dial_work)(generation, first));
+            }
+            Action::StandIn { seat, spare } => {
+                let address = self.roster.peer(spare).address.as_deref();
+                tracing::warn!(stage = %seat, address, "a spare takes the place of a stage");
+            }
             Action::Up(generation) => {
                 tracing::info!(%generation, "the line is up");
                 self.lost = None;
@@ -397,8 +418,9 @@ impl Core {
 
     fn hint(&self, hint: Hint) {
         let generation = self.roster.generation();
-        for at in 0..self.links.len() {
-            self.command(&ToStage { to: StageIndex(at as u16), generation, command: Command::Hint(hint) });
+        for at in 0..self.ledgers.len() {
+            let to = self.roster.seated(StageIndex(at as u16));
+            self.command(&ToStage { to, generation, command: Command::Hint(hint) });
         }
     }
 

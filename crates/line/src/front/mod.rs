@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
-use protocol::{Generation, LinkRole, RowsHello, StageIndex, ToFront};
+use protocol::{Generation, LinkRole, PeerIndex, RowsHello, StageIndex, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
 use stage::Engine;
@@ -23,8 +23,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 pub use control::StageAddress;
-pub use roster::{LinePlan, Seat, SeatState};
-pub use status::{LineReadiness, LineSnapshot, StageSnapshot};
+pub use roster::{Cover, LinePlan, Peer, PeerState};
+pub use status::{LineReadiness, LineSnapshot, SpareSnapshot, StageSnapshot};
 
 pub use self::core::Onlookers;
 use self::core::{Core, DialWork, Unlinked, Watchers};
@@ -32,7 +32,7 @@ use self::prompts::Prompts;
 use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
-use roster::{RelayPolicy, Roster};
+use roster::{Muster, RelayPolicy, Roster};
 
 /// How a front drives its line.
 #[derive(Clone)]
@@ -41,10 +41,14 @@ pub struct FrontConfig {
     pub identity: Identity,
     /// Engine build and CPU variant, told in every greeting.
     pub build: String,
-    /// What the stages are told. Addresses of stages that can move are filled in as they are heard.
+    /// What the stages are told.
     pub plan: LinePlan,
-    /// Where the stages are, one for each range of the plan.
+    /// Where the stages are, one for each range of the plan. Those in this process come first.
     pub stages: Vec<StageSpec>,
+    /// Machines that stand by, to take the place of a stage that is lost.
+    pub spares: Vec<SpareSpec>,
+    /// How long a machine that is away is still counted on to hold what it held.
+    pub lease: Duration,
     /// Budgets of the scheduler.
     pub scheduler: scheduler::Config,
     /// How stages are dialled; heartbeats are added to control links.
@@ -68,6 +72,23 @@ pub struct StageSpec {
     pub address: StageAddress,
 }
 
+/// One machine that stands by.
+#[derive(Clone)]
+pub struct SpareSpec {
+    /// Where it is.
+    pub address: StageAddress,
+    /// The only stage whose place it may take; any stage's that is not in this process if none is said.
+    pub stage: Option<StageIndex>,
+}
+
+impl FrontConfig {
+    /// Where all machines are, by their numbers.
+    fn addresses(&self) -> impl Iterator<Item = &StageAddress> {
+        let stages = self.stages.iter().map(|stage| &stage.address);
+        stages.chain(self.spares.iter().map(|spare| &spare.address))
+    }
+}
+
 /// A running front. Cheap to clone; the line is let go when the last one is dropped.
 #[derive(Clone)]
 pub struct Front {
@@ -89,13 +110,20 @@ impl Front {
     /// Starts to form the line, on the current runtime. Nothing needs to be there yet.
     #[must_use]
     pub fn start(config: FrontConfig) -> Self {
-        let n_stages = config.stages.len();
-        let (linked, linked_seen) = watch::channel(vec![false; n_stages]);
+        let (linked, linked_seen) = watch::channel(vec![false; config.addresses().count()]);
         let (changes, changes_seen) = watch::channel(());
         let is_local = |stage: &&StageSpec| matches!(stage.address, StageAddress::Local(_));
         let relay =
             RelayPolicy { always: config.relay, n_own: config.stages.iter().take_while(is_local).count() };
-        let roster = Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, relay);
+        let spare = |spare: &SpareSpec| (spare.address.known(), spare.stage);
+        let muster = Muster {
+            stages: config.stages.iter().map(|stage| stage.address.known()).collect(),
+            spares: config.spares.iter().map(spare).collect(),
+            relay,
+            lease: config.lease,
+        };
+        let roster =
+            Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, muster);
         #[expect(clippy::disallowed_methods, reason = "the driver's clock: the cores are told the time")]
         let start = Instant::now();
         let runtime = Handle::current();
@@ -103,8 +131,9 @@ impl Front {
             scheduler::Config { line: prompts::line_digest(&config.plan), ..config.scheduler.clone() };
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             let me = me.clone();
-            let dial: DialWork =
-                Box::new(move |generation| Task::spawn_on(&runtime, keep_work(me.clone(), generation)));
+            let dial: DialWork = Box::new(move |generation, first| {
+                Task::spawn_on(&runtime, keep_work(me.clone(), generation, first))
+            });
             let watchers = Watchers { linked, changes };
             Shared {
                 core: Mutex::new(Core::new(roster, scheduler, dial, watchers)),
@@ -118,13 +147,13 @@ impl Front {
             let prompts = Arc::new(Prompts::new(store, &config.plan));
             tasks.push(Task::spawn(recall(Arc::downgrade(&shared), prompts)));
         }
-        for (at, stage) in config.stages.iter().enumerate() {
-            let (front, index) = (Arc::downgrade(&shared), StageIndex(at as u16));
-            if let StageAddress::Remote { address, .. } = &stage.address {
-                tasks.push(Task::spawn(control::follow(front.clone(), index, address.clone())));
+        for (at, address) in config.addresses().enumerate() {
+            let (front, peer) = (Arc::downgrade(&shared), PeerIndex(at as u16));
+            if let StageAddress::Remote { address, .. } = address {
+                tasks.push(Task::spawn(control::follow(front.clone(), peer, address.clone())));
             }
-            if at == 0 || !config.relay {
-                tasks.push(Task::spawn(control::keep(front, config.clone(), index)));
+            if at == 0 || at >= config.stages.len() || !config.relay {
+                tasks.push(Task::spawn(control::keep(front, config.clone(), peer)));
             }
         }
         Self { shared, linked: linked_seen, changes: changes_seen, _tasks: Arc::new(tasks), _drafter: None }
@@ -217,12 +246,19 @@ impl Front {
         self.shared.with(Core::snapshot)
     }
 
+    /// Who could take each stage's place; none if the line has no spares.
+    #[must_use]
+    pub fn covers(&self) -> Option<Vec<Cover>> {
+        self.shared.with(|core, _| core.covers())
+    }
+
     /// Shows what happens on the line to somebody from now on, in place of whoever it was shown to.
     pub fn show_to(&self, onlookers: Onlookers) {
         self.shared.lock().show_to(onlookers);
     }
 
-    /// Which stages the front can speak to, directly or through a neighbour; for whoever restarts those that it cannot.
+    /// Which machines the front can speak to, directly or through a neighbour, stages first and then spares; for whoever
+    /// restarts those that it cannot.
     #[must_use]
     pub fn linked(&self) -> watch::Receiver<Vec<bool>> {
         self.linked.clone()
@@ -256,31 +292,31 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn address(&self, stage: StageIndex, address: Option<String>) {
-        self.with(|core, now| core.address(stage, address, now));
+    fn address(&self, peer: PeerIndex, address: Option<String>) {
+        self.with(|core, now| core.address(peer, address, now));
     }
 
-    fn control_up(&self, stage: StageIndex, link: LinkSender) {
-        self.with(|core, _| core.control_up(stage, link));
+    fn control_up(&self, peer: PeerIndex, link: LinkSender) {
+        self.with(|core, _| core.control_up(peer, link));
     }
 
-    fn control_lost(&self, stage: StageIndex, reason: &str) {
-        self.with(|core, now| core.control_lost(stage, reason, now));
+    fn control_lost(&self, peer: PeerIndex, reason: &str) {
+        self.with(|core, now| core.control_lost(peer, reason, now));
     }
 
-    fn unreachable(&self, stage: StageIndex, reason: Unlinked) {
-        self.with(|core, now| core.unreachable(stage, reason, now));
+    fn unreachable(&self, peer: PeerIndex, reason: Unlinked) {
+        self.with(|core, now| core.unreachable(peer, reason, now));
     }
 
-    fn report(&self, link: StageIndex, message: ToFront) {
+    fn report(&self, link: PeerIndex, message: ToFront) {
         self.with(|core, now| core.report(link, message, now));
     }
 }
 
-/// Opens the link on which work goes to stage 0, and watches it.
-async fn keep_work(front: Weak<Shared>, generation: Generation) {
+/// Opens the link on which work goes to stage 0, which that machine computes, and watches it.
+async fn keep_work(front: Weak<Shared>, generation: Generation, first: PeerIndex) {
     let Some(config) = front.upgrade().map(|shared| shared.config.clone()) else { return };
-    let reason = match dial_work(&config, generation).await {
+    let reason = match dial_work(&config, generation, first).await {
         Ok((sender, mut receiver)) => {
             let Some(shared) = front.upgrade() else { return };
             if !shared.with(|core, now| core.work_up(generation, sender, now)) {
@@ -302,6 +338,7 @@ async fn keep_work(front: Weak<Shared>, generation: Generation) {
 async fn dial_work(
     config: &FrontConfig,
     generation: Generation,
+    first: PeerIndex,
 ) -> Result<(LinkSender, net::LinkReceiver), String> {
     let plan = &config.plan;
     let hello = RowsHello {
@@ -313,7 +350,7 @@ async fn dial_work(
         row_dtype: plan.row_dtype,
         context: plan.context,
     };
-    let link = match &config.stages[0].address {
+    let link = match config.addresses().nth(usize::from(first.0)).ok_or("no such machine")? {
         StageAddress::Local(node) => control::link_local(config, node).await,
         StageAddress::Remote { address, node } => {
             let address = address.borrow().clone().ok_or("it has no address")?;

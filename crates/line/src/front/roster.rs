@@ -1,15 +1,23 @@
-//! Which stages are there, which generation they were assigned in, and when the line is whole.
+//! Which machines are there, who of them sits on which seat of the line, which generation they were assigned in, and
+//! when the line is whole.
 //!
-//! Pure: it hears what happened and answers with [`Action`]s. It owns the decision to assign, to give up a generation
-//! and to start the next; it does not know sockets, requests or what travels on the line once it is up.
+//! Pure: it hears what happened and answers with [`Action`]s. It owns the decision who computes which layers and who
+//! stands by, to assign, to give up a generation and to start the next; it does not know sockets, requests or what
+//! travels on the line once it is up.
+
+mod peer;
+mod plan;
+mod spares;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{
-    Assign, Command, Downstream, Generation, KvType, LayerRange, ModelId, NodeId, RowDtype, StageIndex,
-    StageState, ToStage,
-};
+use protocol::{Assign, Command, Downstream, Generation, NodeId, PeerIndex, StageIndex, StageState, ToStage};
+
+use peer::asked;
+pub use peer::{Cover, Peer, PeerState};
+pub use plan::LinePlan;
+pub(super) use plan::{Muster, RelayPolicy};
 
 /// Shortest pause before a generation is tried again after the stages themselves reported a failure.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -21,90 +29,27 @@ const RELAY_AFTER: Duration = Duration::from_secs(8);
 /// A line that was up this long has earned a fresh start of the pauses.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// What every stage of a line is told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinePlan {
-    /// Which model.
-    pub model: ModelId,
-    /// Its layers.
-    pub n_layers: u32,
-    /// Consecutive ranges, one per stage, together `0..n_layers`.
-    pub ranges: Vec<LayerRange>,
-    /// `host:port` of each stage as its neighbour dials it, `None` while it has none; stage 0's is not used.
-    pub addresses: Vec<Option<String>>,
-    /// Positions per sequence.
-    pub context: u32,
-    /// Sequences at once.
-    pub n_slots: u16,
-    /// Rows in one engine call at most.
-    pub max_rows: u32,
-    /// How hidden rows travel.
-    pub row_dtype: RowDtype,
-    /// How keys and values are stored.
-    pub kv: KvType,
-    /// Whether results must not depend on batch shape.
-    pub exact: bool,
-    /// Whether layers with a sliding window keep every position. If not, the scheduler must know that stages cannot cut
-    /// prefixes.
-    pub swa_full: bool,
-    /// Bytes that each stage has for parked prefixes beside its engine.
-    pub prefix_bytes: u64,
-}
-
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Send a control message.
     Send(ToStage),
-    /// Open the link on which work goes to stage 0.
-    DialWork(Generation),
+    /// Open the link on which work goes to stage 0, which this machine computes.
+    DialWork(Generation, PeerIndex),
     /// Every stage is ready and linked: the scheduler may send.
     Up(Generation),
+    /// A spare has a seat from now on; who had it stands by.
+    StandIn {
+        /// Which seat.
+        seat: StageIndex,
+        /// Who has it now.
+        spare: PeerIndex,
+    },
     /// The generation is over; nothing of it may be sent or believed any more.
     Lost {
         /// Which stage, and how; for people.
         reason: String,
     },
-}
-
-/// Which stages are reached through their neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RelayPolicy {
-    /// All but the first, whether the front could reach them or not.
-    pub(super) always: bool,
-    /// The first so many stages live in the front's own process: what they can reach, the front can.
-    pub(super) n_own: usize,
-}
-
-/// One stage as the front sees it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Seat {
-    /// Its key, once it has been heard.
-    pub node: Option<NodeId>,
-    /// Its process, once it has been heard.
-    pub pid: Option<u32>,
-    /// How far it has come.
-    pub state: SeatState,
-    /// Whether its neighbour passes control messages on, because the front cannot reach it.
-    pub relayed: bool,
-    /// What its last assignment failed with, until it is assigned anew; for people.
-    pub failed: Option<String>,
-    /// Since when it is in this state.
-    pub since: Duration,
-}
-
-/// How far a stage has come.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SeatState {
-    /// No control link.
-    Away {
-        /// Why, for people.
-        reason: String,
-    },
-    /// Linked, not assigned in this generation.
-    Linked,
-    /// Assigned in this generation; what it last said.
-    Assigned(StageState),
 }
 
 /// Whom a stage is linked to.
@@ -126,17 +71,24 @@ enum Phase {
     Up { since: Duration },
 }
 
-/// All stages of one line.
+/// All machines of one line.
 #[derive(Debug)]
 pub(super) struct Roster {
     plan: LinePlan,
     front: NodeId,
     relay: RelayPolicy,
-    seats: Vec<Seat>,
+    lease: Duration,
+    peers: Vec<Peer>,
+    /// Of each machine, the only seat that it may take, if there is one.
+    fixed: Vec<Option<StageIndex>>,
+    /// Who sits on each seat, in line order. The others stand by.
+    seated: Vec<PeerIndex>,
     /// Whom each stage was last told to link to.
     told: Vec<Option<Neighbours>>,
     generation: Generation,
     phase: Phase,
+    /// Whether the line was ever up.
+    was_up: bool,
     pause: Duration,
     actions: VecDeque<Action>,
 }
@@ -146,41 +98,71 @@ impl Roster {
     /// (milliseconds since 1970 will do); `front` is the node that stage 0 accepts work from.
     ///
     /// # Panics
-    /// If the plan has no stages, or not one range and one address for each.
+    /// If the plan has no stages, or not one range for each.
     #[must_use]
-    pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, relay: RelayPolicy) -> Self {
-        assert!(
-            !plan.ranges.is_empty() && plan.ranges.len() == plan.addresses.len(),
-            "one range and address a stage"
-        );
-        let seat = |index: usize| Seat {
-            node: None,
-            pid: None,
-            state: SeatState::Away { reason: "not reached yet".into() },
-            relayed: relay.always && index > 0,
-            failed: None,
-            since: Duration::ZERO,
-        };
+    pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, muster: Muster) -> Self {
+        let n_seats = plan.ranges.len();
+        assert!(n_seats > 0 && n_seats == muster.stages.len(), "one range a stage");
+        let Muster { stages, spares, relay, lease } = muster;
+        let stages = stages.into_iter().enumerate();
+        let stages = stages.map(|(at, address)| (Peer::unknown(address, relay.always && at > 0), None));
+        let spares = spares.into_iter().map(|(address, seat)| (Peer::unknown(address, false), seat));
+        let (peers, fixed) = stages.chain(spares).unzip();
         Self {
-            seats: (0..plan.ranges.len()).map(seat).collect(),
-            told: vec![None; plan.ranges.len()],
+            peers,
+            fixed,
+            seated: (0..n_seats as u16).map(PeerIndex).collect(),
+            told: vec![None; n_seats],
             plan,
             front,
             relay,
+            lease,
             generation: first,
             phase: Phase::Forming,
+            was_up: false,
             pause: RETRY_MIN,
             actions: VecDeque::new(),
         }
     }
 
-    /// The stages, in line order.
+    /// All machines, by their numbers.
     #[must_use]
-    pub(super) fn seats(&self) -> &[Seat] {
-        &self.seats
+    pub(super) fn peers(&self) -> &[Peer] {
+        &self.peers
     }
 
-    /// The plan, with the addresses last heard.
+    /// Those that sit, in line order.
+    pub(super) fn stages(&self) -> impl Iterator<Item = &Peer> {
+        self.seated.iter().map(|&peer| self.peer(peer))
+    }
+
+    /// Who has the seat.
+    #[must_use]
+    pub(super) fn seated(&self, seat: StageIndex) -> PeerIndex {
+        self.seated[usize::from(seat.0)]
+    }
+
+    /// The seat of a machine; none if it stands by.
+    #[must_use]
+    pub(super) fn seat_of(&self, peer: PeerIndex) -> Option<StageIndex> {
+        self.seated.iter().position(|&seated| seated == peer).map(|at| StageIndex(at as u16))
+    }
+
+    /// One machine.
+    #[must_use]
+    pub(super) fn peer(&self, peer: PeerIndex) -> &Peer {
+        &self.peers[usize::from(peer.0)]
+    }
+
+    fn peer_mut(&mut self, peer: PeerIndex) -> &mut Peer {
+        &mut self.peers[usize::from(peer.0)]
+    }
+
+    fn at(&self, at: usize) -> &Peer {
+        self.peer(self.seated[at])
+    }
+
+    /// What the stages are told.
     #[must_use]
     pub(super) const fn plan(&self) -> &LinePlan {
         &self.plan
@@ -204,23 +186,27 @@ impl Roster {
         usize::from(stage.0) < self.relay.n_own
     }
 
-    /// The stage whose control link carries messages for `to`.
+    /// The machine whose control link carries messages for `to`.
     #[must_use]
-    pub(super) fn route(&self, to: StageIndex) -> StageIndex {
-        let mut at = usize::from(to.0);
-        while at > 0 && self.seats[at].relayed {
+    pub(super) fn route(&self, to: PeerIndex) -> PeerIndex {
+        let Some(seat) = self.seat_of(to) else { return to };
+        let mut at = usize::from(seat.0);
+        while at > 0 && self.at(at).relayed {
             at -= 1;
         }
-        StageIndex(at as u16)
+        self.seated[at]
     }
 
     /// When [`Roster::handle_timeout`] wants to be called.
     #[must_use]
-    pub(super) const fn next_deadline(&self) -> Option<Duration> {
-        match self.phase {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let retry = match self.phase {
             Phase::Pausing { until } => Some(until),
             Phase::Forming | Phase::Linking | Phase::Up { .. } => None,
-        }
+        };
+        let away = self.peers.iter().filter(|peer| peer.is_away() && !peer.gone);
+        let lease_ends = away.map(|peer| peer.since + self.lease).min();
+        [retry, lease_ends, self.next_exchange(), self.next_asking()].into_iter().flatten().min()
     }
 
     /// The next thing to do.
@@ -228,81 +214,97 @@ impl Roster {
         self.actions.pop_front()
     }
 
-    /// A stage will be found at another address from now on, or has none.
-    pub(super) fn handle_address(&mut self, stage: StageIndex, address: Option<String>, now: Duration) {
-        self.plan.addresses[usize::from(stage.0)] = address;
+    /// A machine will be found at another address from now on, or has none.
+    pub(super) fn handle_address(&mut self, peer: PeerIndex, address: Option<String>, now: Duration) {
+        self.peer_mut(peer).address = address;
         self.form(now);
     }
 
-    /// A stage cannot be dialled: if that lasts, its neighbour is asked to pass messages on, unless the neighbour is in
-    /// no better place. A stage that is linked one way or the other is left alone.
-    pub(super) fn handle_unreachable(&mut self, stage: StageIndex, reason: String, now: Duration) {
-        let at = usize::from(stage.0);
-        let seat = &mut self.seats[at];
-        if !matches!(seat.state, SeatState::Away { .. }) {
+    /// A machine cannot be dialled: if that lasts, its neighbour is asked to pass messages on, unless the neighbour is
+    /// in no better place. A machine that is linked one way or the other is left alone.
+    pub(super) fn handle_unreachable(&mut self, peer: PeerIndex, reason: String, now: Duration) {
+        let found = self.peer_mut(peer);
+        if !found.is_away() {
             return;
         }
-        seat.state = SeatState::Away { reason };
-        let waited = now.saturating_sub(seat.since) >= RELAY_AFTER;
+        found.state = PeerState::Away { reason };
+        let waited = now.saturating_sub(found.since) >= RELAY_AFTER;
+        let Some(seat) = self.seat_of(peer) else { return };
+        let at = usize::from(seat.0);
         let hopeless = at <= self.relay.n_own || at == 0;
-        if hopeless || seat.relayed || !waited || self.seats[at - 1].state != SeatState::Linked {
+        if hopeless || self.at(at).relayed || !waited || self.at(at - 1).state != PeerState::Linked {
             return;
         }
-        self.seats[at].relayed = true;
+        self.peer_mut(peer).relayed = true;
         self.form(now);
     }
 
-    /// A stage has answered that it does not want this front; it would not want the neighbour either.
-    pub(super) fn handle_refused(&mut self, stage: StageIndex, reason: String) {
-        let state = &mut self.seats[usize::from(stage.0)].state;
-        if matches!(state, SeatState::Away { .. }) {
-            *state = SeatState::Away { reason };
+    /// A machine has answered that it does not want this front; it would not want the neighbour either.
+    pub(super) fn handle_refused(&mut self, peer: PeerIndex, reason: String) {
+        let peer = self.peer_mut(peer);
+        if peer.is_away() {
+            peer.state = PeerState::Away { reason };
         }
     }
 
-    /// A control link answered with the stage's key: directly, or (`relayed`) through its neighbour.
+    /// A control link answered with the machine's key: directly, or (`relayed`) through its neighbour.
     pub(super) fn handle_linked(
         &mut self,
-        stage: StageIndex,
+        peer: PeerIndex,
         node: NodeId,
         pid: u32,
         relayed: bool,
         now: Duration,
     ) {
-        let at = usize::from(stage.0);
-        if relayed && !self.seats[at].relayed {
+        if relayed && !self.peer(peer).relayed {
             return; // A direct link has come first.
         }
-        if matches!(self.seats[at].state, SeatState::Assigned(_)) {
+        let seat = self.seat_of(peer);
+        if let (Some(stage), true) = (seat, self.peer(peer).is_assigned()) {
             self.abandon(format!("stage {stage} came back as if new"), Duration::ZERO, now);
             if relayed {
                 return self.form(now); // Its neighbour will link to it anew.
             }
         }
         // What failed before may go well with a stage that has come (back).
-        if matches!((self.phase, &self.seats[at].state), (Phase::Pausing { .. }, SeatState::Away { .. })) {
+        if matches!(self.phase, Phase::Pausing { .. }) && seat.is_some() && self.peer(peer).is_away() {
             self.phase = Phase::Forming;
         }
-        let failed = self.seats[at].failed.take();
-        self.seats[at] =
-            Seat { node: Some(node), pid: Some(pid), state: SeatState::Linked, relayed, failed, since: now };
+        let found = self.peer_mut(peer);
+        if (found.node, found.pid) != (Some(node), Some(pid)) {
+            found.holds = None;
+        }
+        if seat.is_none() {
+            found.failed = None;
+        }
+        (found.node, found.pid, found.relayed, found.gone) = (Some(node), Some(pid), relayed, false);
+        found.enter(PeerState::Linked, now);
         self.form(now);
     }
 
-    /// A stage's control link is gone.
-    pub(super) fn handle_lost(&mut self, stage: StageIndex, reason: String, now: Duration) {
-        let at = usize::from(stage.0);
-        let was = std::mem::replace(&mut self.seats[at].state, SeatState::Away { reason: reason.clone() });
-        self.seats[at].failed = None;
-        self.seats[at].since = now;
-        for seat in self.seats[at + 1..].iter_mut().take_while(|seat| seat.relayed) {
-            seat.state = SeatState::Away { reason: format!("reached through stage {stage}, which is away") };
-            seat.since = now;
-        }
-        if matches!(was, SeatState::Assigned(_)) {
-            self.abandon(format!("stage {stage}: {reason}"), Duration::ZERO, now);
+    /// A machine's control link is gone.
+    pub(super) fn handle_lost(&mut self, peer: PeerIndex, reason: String, now: Duration) {
+        let found = self.peer_mut(peer);
+        let was_assigned = found.is_assigned();
+        found.failed = None;
+        found.leave(reason.clone(), now);
+        if let Some(stage) = self.seat_of(peer) {
+            self.cut_off(stage, &format!("reached through stage {stage}, which is away"), now);
+            if was_assigned {
+                self.abandon(format!("stage {stage}: {reason}"), Duration::ZERO, now);
+            }
         }
         self.form(now);
+    }
+
+    /// Those that are reached through this stage cannot be reached.
+    fn cut_off(&mut self, stage: StageIndex, reason: &str, now: Duration) {
+        let mut at = usize::from(stage.0) + 1;
+        while at < self.seated.len() && self.at(at).relayed {
+            let peer = self.seated[at];
+            self.peer_mut(peer).leave(reason, now);
+            at += 1;
+        }
     }
 
     /// A stage says how far it has come with its assignment.
@@ -313,23 +315,25 @@ impl Roster {
         state: StageState,
         now: Duration,
     ) {
-        let at = usize::from(stage.0);
-        if generation != self.generation || !matches!(self.seats[at].state, SeatState::Assigned(_)) {
+        let (peer, range) = (self.seated(stage), self.plan.range(stage));
+        if generation != self.generation || !self.peer(peer).is_assigned() {
             return;
         }
+        let found = self.peer_mut(peer);
+        found.hear(&state, range);
         let failed = match &state {
             StageState::Failed { reason } => Some(reason.clone()),
             StageState::Idle { .. }
             | StageState::Loading { .. }
             | StageState::Linking
+            | StageState::Standby { .. }
             | StageState::Ready { .. } => None,
         };
-        self.seats[at].state = SeatState::Assigned(state);
-        self.seats[at].since = now;
-        match failed {
-            Some(reason) => self.retry(format!("stage {stage}: {reason}"), now),
-            None => self.form(now),
+        found.enter(PeerState::Assigned(state), now);
+        if let Some(reason) = failed {
+            self.retry(format!("stage {stage}: {reason}"), now);
         }
+        self.form(now);
     }
 
     /// A stage says that it, or its link to the next one, cannot go on.
@@ -343,10 +347,7 @@ impl Roster {
         if generation != self.generation {
             return;
         }
-        let next = usize::from(stage.0) + 1;
-        for seat in self.seats.iter_mut().skip(next).take_while(|seat| seat.relayed) {
-            seat.state = SeatState::Away { reason: format!("stage {stage} lost its link to it") };
-        }
+        self.cut_off(stage, &format!("stage {stage} lost its link to it"), now);
         self.retry(format!("stage {stage}: {reason}"), now);
     }
 
@@ -354,6 +355,7 @@ impl Roster {
     pub(super) fn handle_work_link(&mut self, generation: Generation, now: Duration) {
         if generation == self.generation && self.phase == Phase::Linking {
             self.phase = Phase::Up { since: now };
+            self.was_up = true;
             self.actions.push_back(Action::Up(generation));
         }
     }
@@ -372,14 +374,18 @@ impl Roster {
         }
     }
 
-    /// The pause is over.
+    /// A pause is over, or somebody's lease or patience.
     pub(super) fn handle_timeout(&mut self, now: Duration) {
         if let Phase::Pausing { until } = self.phase
             && until <= now
         {
             self.phase = Phase::Forming;
-            self.form(now);
         }
+        let lease = self.lease;
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_away() && peer.since + lease <= now) {
+            (peer.gone, peer.holds, peer.pid) = (true, None, None);
+        }
+        self.form(now);
     }
 
     /// Gives the generation up and tries again after a pause that doubles from failure to failure.
@@ -398,52 +404,40 @@ impl Roster {
     /// said stays readable until then.
     fn abandon(&mut self, reason: String, pause: Duration, now: Duration) {
         self.generation = Generation(self.generation.0 + 1);
-        for seat in &mut self.seats {
-            let assigned = matches!(seat.state, SeatState::Assigned(_));
-            if let SeatState::Assigned(StageState::Failed { reason }) = &seat.state {
-                seat.failed = Some(reason.clone());
-            }
+        for peer in &mut self.peers {
             // A neighbour that is assigned anew drops its link to a relayed stage and makes another.
-            if seat.relayed && (assigned || seat.state == SeatState::Linked) {
-                seat.state = SeatState::Away { reason: "its neighbour links to it anew".into() };
-                seat.since = now;
-            } else if assigned {
-                seat.state = SeatState::Linked;
-                seat.since = now;
+            if peer.relayed && (peer.is_assigned() || peer.state == PeerState::Linked) {
+                peer.leave("its neighbour links to it anew", now);
+            } else if peer.is_assigned() {
+                peer.enter(PeerState::Linked, now);
             }
         }
         self.phase = if pause.is_zero() { Phase::Forming } else { Phase::Pausing { until: now + pause } };
         self.actions.push_back(Action::Lost { reason });
     }
 
-    /// Assigns whoever can be assigned, and moves on when all are ready.
+    /// Has the seats filled and assigns whoever can be assigned; moves on when all are ready.
     fn form(&mut self, now: Duration) {
-        if let Some(at) = (0..self.seats.len()).find(|&at| self.is_outdated(at)) {
+        self.fill_seats(now);
+        if let Some(at) = (0..self.seated.len()).find(|&at| self.is_outdated(at)) {
             self.abandon(format!("stage {at} has other neighbours now"), Duration::ZERO, now);
         }
+        self.prepare_spares(now);
         if self.phase != Phase::Forming {
             return;
         }
-        for at in 0..self.seats.len() {
-            if self.seats[at].state == SeatState::Linked
+        for at in 0..self.seated.len() {
+            if self.at(at).state == PeerState::Linked
                 && let Some(neighbours) = self.neighbours(at)
             {
-                self.seats[at].state =
-                    SeatState::Assigned(StageState::Loading { permille: 0, what: "asked to load".into() });
-                self.seats[at].failed = None;
-                self.seats[at].since = now;
                 self.told[at] = Some(neighbours.clone());
-                self.actions.push_back(Action::Send(ToStage {
-                    to: StageIndex(at as u16),
-                    generation: self.generation,
-                    command: Command::Assign(Box::new(self.assignment(at, neighbours))),
-                }));
+                self.assign(at, neighbours, now);
             }
         }
-        let ready = |seat: &Seat| matches!(seat.state, SeatState::Assigned(StageState::Ready { .. }));
-        if self.seats.iter().all(ready) {
+        let ready = |peer: &Peer| matches!(peer.state, PeerState::Assigned(StageState::Ready { .. }));
+        if self.stages().all(ready) {
             self.phase = Phase::Linking;
-            self.actions.push_back(Action::DialWork(self.generation));
+            self.actions.push_back(Action::DialWork(self.generation, self.seated[0]));
         }
     }
 
@@ -452,24 +446,28 @@ impl Roster {
     fn neighbours(&self, at: usize) -> Option<Neighbours> {
         let upstream = match at.checked_sub(1) {
             None => self.front,
-            Some(above) => self.seats[above].node?,
+            Some(above) => self.at(above).node?,
         };
-        let downstream = match self.seats.get(at + 1) {
+        let downstream = match self.seated.get(at + 1) {
             None => None,
-            Some(below) if !below.relayed && matches!(below.state, SeatState::Away { .. }) => return None,
-            Some(below) => {
-                let node = if below.relayed { below.node } else { Some(below.node?) };
-                let address = self.plan.addresses[at + 1].clone()?;
-                Some(Downstream { address, node, relay: below.relayed })
-            }
+            Some(&below) => Some(self.downstream(below)?),
         };
         Some(Neighbours { upstream, downstream })
+    }
+
+    fn downstream(&self, below: PeerIndex) -> Option<Downstream> {
+        let peer = self.peer(below);
+        if !peer.relayed && peer.is_away() {
+            return None;
+        }
+        let node = if peer.relayed { peer.node } else { Some(peer.node?) };
+        Some(Downstream { address: peer.address.clone()?, node, relay: peer.relayed.then_some(below) })
     }
 
     /// Whether an assigned stage was told of neighbours that are others, or elsewhere, by now: it would wait for them
     /// for ever.
     fn is_outdated(&self, at: usize) -> bool {
-        if !matches!(self.seats[at].state, SeatState::Assigned(_)) {
+        if !self.at(at).is_assigned() {
             return false;
         }
         let (Some(told), Some(now)) = (&self.told[at], self.neighbours(at)) else { return false };
@@ -483,24 +481,22 @@ impl Roster {
         told.upstream != now.upstream || !is_same
     }
 
-    fn assignment(&self, at: usize, neighbours: Neighbours) -> Assign {
-        Assign {
-            index: StageIndex(at as u16),
-            n_stages: self.seats.len() as u16,
-            model: self.plan.model,
-            layers: self.plan.ranges[at],
-            n_layers: self.plan.n_layers,
-            context: self.plan.context,
-            n_slots: self.plan.n_slots,
-            max_rows: self.plan.max_rows,
+    fn assign(&mut self, at: usize, neighbours: Neighbours, now: Duration) {
+        let (to, index) = (self.seated[at], StageIndex(at as u16));
+        let assign = Assign {
+            index,
+            n_stages: self.seated.len() as u16,
+            holding: self.plan.holding(index),
             row_dtype: self.plan.row_dtype,
-            kv: self.plan.kv,
-            exact: self.plan.exact,
-            swa_full: self.plan.swa_full,
             prefix_bytes: self.plan.prefix_bytes,
             upstream: neighbours.upstream,
             downstream: neighbours.downstream,
-        }
+        };
+        let peer = self.peer_mut(to);
+        peer.ask(assign.holding.layers);
+        peer.enter(PeerState::Assigned(asked()), now);
+        let command = Command::Assign(Box::new(assign));
+        self.actions.push_back(Action::Send(ToStage { to, generation: self.generation, command }));
     }
 }
 

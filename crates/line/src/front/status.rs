@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::{LayerRange, StageCounters, StageIndex, StageState, StageTiming};
 use scheduler::{SequenceStatus, Stats};
 
-use super::roster::{Seat, SeatState};
+use super::roster::{Cover, Peer, PeerState};
 
 /// Spans of time over which a stage's busy share is measured.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -15,6 +15,8 @@ const WINDOW: Duration = Duration::from_secs(2);
 pub struct LineSnapshot {
     /// Stage 0 first.
     pub stages: Vec<StageSnapshot>,
+    /// Machines that stand by.
+    pub spares: Vec<SpareSnapshot>,
     /// Clients' sequences, closing ones included.
     pub sequences: Vec<SequenceStatus>,
     /// The scheduler's counters.
@@ -26,14 +28,14 @@ pub struct LineSnapshot {
 /// One stage as it is now.
 #[derive(Clone, Debug)]
 pub struct StageSnapshot {
-    /// `host:port`, if it has one yet.
-    pub address: Option<String>,
     /// Whether it lives in the front's process.
     pub is_local: bool,
     /// Its layers.
     pub layers: LayerRange,
-    /// How far it has come.
-    pub seat: Seat,
+    /// The machine, and how far it has come.
+    pub peer: Peer,
+    /// Who could take its place.
+    pub cover: Cover,
     /// Share of recent time that its engine computed, 0 to 1.
     pub busy: f32,
     /// Smoothed round trip of its heartbeat.
@@ -42,6 +44,17 @@ pub struct StageSnapshot {
     pub counters: StageCounters,
     /// Bytes of one hidden row on its way to the next stage; 0 where none leaves, or before the stage is ready.
     pub row_bytes: u64,
+}
+
+/// One machine that stands by.
+#[derive(Clone, Debug)]
+pub struct SpareSnapshot {
+    /// The machine, and how far it has come.
+    pub peer: Peer,
+    /// The layers that it holds, or was asked to.
+    pub layers: Option<LayerRange>,
+    /// Smoothed round trip of its heartbeat.
+    pub rtt: Option<Duration>,
 }
 
 /// Whether the line can answer.
@@ -62,28 +75,35 @@ pub enum LineReadiness {
 
 impl LineReadiness {
     /// Of a line that is not up; `lost` is why it is not any more.
-    pub(super) fn of_seats(seats: &[Seat], lost: Option<&str>, takes_requests: bool) -> Self {
-        let away = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
-            SeatState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
-            SeatState::Linked | SeatState::Assigned(_) => None,
+    pub(super) fn of_stages<'a>(
+        stages: impl Iterator<Item = &'a Peer>,
+        lost: Option<&str>,
+        takes_requests: bool,
+    ) -> Self {
+        let stages: Vec<&PeerState> = stages.map(|peer| &peer.state).collect();
+        let away = stages.iter().enumerate().find_map(|(at, state)| match state {
+            PeerState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
+            PeerState::Linked | PeerState::Assigned(_) | PeerState::Spare { .. } => None,
         });
-        let busy = seats.iter().enumerate().find_map(|(at, seat)| match &seat.state {
-            SeatState::Assigned(StageState::Loading { what, .. }) => Some(format!("stage {at}: {what}")),
-            SeatState::Assigned(StageState::Linking) => Some(format!("stage {at} waits for the next one")),
-            SeatState::Away { .. } | SeatState::Linked | SeatState::Assigned(_) => None,
+        let busy = stages.iter().enumerate().find_map(|(at, state)| match state {
+            PeerState::Assigned(StageState::Loading { what, .. }) => Some(format!("stage {at}: {what}")),
+            PeerState::Assigned(StageState::Linking) => Some(format!("stage {at} waits for the next one")),
+            PeerState::Away { .. } | PeerState::Linked | PeerState::Assigned(_) | PeerState::Spare { .. } => {
+                None
+            }
         });
         let reason = away.or_else(|| lost.map(str::to_owned)).or(busy);
         let reason = reason.unwrap_or_else(|| "the line is being formed".to_owned());
-        let done: f32 = seats.iter().map(|seat| share_done(&seat.state)).sum();
-        Self::NotReady { reason, progress: done / seats.len() as f32, takes_requests }
+        let done: f32 = stages.iter().map(|state| share_done(state)).sum();
+        Self::NotReady { reason, progress: done / stages.len() as f32, takes_requests }
     }
 }
 
-fn share_done(state: &SeatState) -> f32 {
+fn share_done(state: &PeerState) -> f32 {
     match state {
-        SeatState::Away { .. } | SeatState::Linked => 0.0,
-        SeatState::Assigned(StageState::Loading { permille, .. }) => f32::from(*permille) / 1000.0,
-        SeatState::Assigned(_) => 1.0,
+        PeerState::Away { .. } | PeerState::Linked | PeerState::Spare { .. } => 0.0,
+        PeerState::Assigned(StageState::Loading { permille, .. }) => f32::from(*permille) / 1000.0,
+        PeerState::Assigned(_) => 1.0,
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use net::{Link, LinkSender, Role};
 use protocol::{
-    Assign, Command, Fault, FaultKind, Generation, LinkRole, NodeId, RefuseReason, Report, RowsHello,
-    StageIndex, StageState, ToFront, ToStage,
+    Assign, Command, Fault, FaultKind, Generation, Holding, LinkRole, NodeId, PeerIndex, RefuseReason,
+    Report, RowsHello, StageState, ToFront, ToStage,
 };
 use stage::Engine;
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::dial::{Links, read_control};
 use super::filed::Filed;
 use super::place::Place;
-use super::seat::{EngineKey, EngineSeat, misfit, stage_config};
+use super::seat::{EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
 use super::{Event, Greeted, NodeConfig};
 use crate::greeting::{self, GreetError, accept, refuse};
@@ -24,8 +24,8 @@ use crate::task::Task;
 /// The control link in use.
 struct Control {
     number: u64,
-    /// This stage's place, as the dialling side said.
-    stage: StageIndex,
+    /// What the front calls this stage, as the dialling side said.
+    peer: PeerIndex,
     sender: LinkSender,
     _reader: Task,
 }
@@ -39,12 +39,21 @@ impl Control {
     }
 }
 
+/// A wish to stand by.
+struct Standby {
+    holding: Holding,
+    /// Whether the front has heard that it is fulfilled.
+    told: bool,
+}
+
 pub(super) struct Actor {
     config: Arc<NodeConfig>,
     events: mpsc::Sender<Event>,
     links: u64,
     control: Option<Control>,
     place: Option<Place>,
+    /// What to hold without a place.
+    standby: Option<Standby>,
     engine: EngineSeat,
     /// A link for rows that came before this stage was ready for it.
     parked: Option<(Greeted, RowsHello)>,
@@ -60,6 +69,7 @@ impl Actor {
             links: 0,
             control: None,
             place: None,
+            standby: None,
             engine: EngineSeat::Empty,
             parked: None,
             lease: None,
@@ -144,7 +154,7 @@ impl Actor {
 
     fn greeted(&mut self, greeted: Greeted) {
         match &greeted.hello.role {
-            LinkRole::Control { stage } => self.take_control(*stage, greeted),
+            LinkRole::Control { peer } => self.take_control(*peer, greeted),
             LinkRole::Rows(rows) => {
                 let rows = rows.clone();
                 self.take_rows(greeted, rows);
@@ -153,7 +163,7 @@ impl Actor {
     }
 
     /// A front, or a neighbour that relays, wants this stage.
-    fn take_control(&mut self, stage: StageIndex, greeted: Greeted) {
+    fn take_control(&mut self, peer: PeerIndex, greeted: Greeted) {
         let Greeted { sender, mut receiver, .. } = greeted;
         if let Some(control) = &self.control {
             if !control.gives_way_to(&sender) {
@@ -181,7 +191,7 @@ impl Actor {
             }
         });
         self.lease = None;
-        self.control = Some(Control { number, stage, sender, _reader: reader });
+        self.control = Some(Control { number, peer, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
     }
 
@@ -189,11 +199,16 @@ impl Actor {
         let Some(control) = self.control.as_ref().filter(|control| control.number == link) else {
             return;
         };
-        if message.to != control.stage {
+        if message.to != control.peer {
             return self.pass_on(&message);
         }
         match message.command {
             Command::Assign(assign) => self.assigned(message.generation, *assign),
+            Command::Prepare(holding) => {
+                self.leave("the front wants the stage to stand by");
+                tracing::info!(layers = %holding.layers, "stands by");
+                self.standby = Some(Standby { holding, told: false });
+            }
             Command::Release => {
                 self.leave("the front released the stage");
                 self.lease = Some(Instant::now());
@@ -230,17 +245,19 @@ impl Actor {
     fn assigned(&mut self, generation: Generation, assign: Assign) {
         self.leave("assigned anew");
         self.lease = None;
-        tracing::info!(%generation, layers = %assign.layers, "assigned");
+        tracing::info!(%generation, layers = %assign.holding.layers, "assigned");
         let mut place = Place::new(generation, assign);
-        if let Some(next) = place.assign.downstream.clone().filter(|next| next.relay) {
-            let index = StageIndex(place.assign.index.0 + 1);
-            place.relay_task = Some(self.links(generation).relay(next, index));
+        if let Some(next) = place.assign.downstream.clone()
+            && let Some(peer) = next.relay
+        {
+            place.relay_task = Some(self.links(generation).relay(next, peer));
         }
         self.place = Some(place);
     }
 
-    /// Gives up the place in the line; the engine goes on resting.
+    /// Gives up the place in the line, or beside it; the engine goes on resting.
     fn leave(&mut self, reason: &str) {
+        self.standby = None;
         if let Some(place) = self.place.take() {
             place.close(reason);
         }
@@ -249,13 +266,12 @@ impl Actor {
 
     fn loaded(&mut self, result: Result<Box<dyn Engine>, LoadError>) {
         let Some(key) = self.engine.loaded() else { return };
-        let wanted =
-            self.place.as_ref().map(|place| &place.assign).filter(|assign| EngineKey::of(assign) == key);
-        let failed = match (&result, wanted) {
-            (Ok(engine), Some(assign)) => misfit(engine.as_ref(), assign),
-            (Err(error), Some(_)) => Some(error.reason.clone()),
-            (Ok(_) | Err(_), None) => None,
+        let is_wanted = self.wanted() == Some(key);
+        let failed = match &result {
+            Ok(engine) => misfit(engine.as_ref(), &key),
+            Err(error) => Some(error.reason.clone()),
         };
+        let failed = failed.filter(|_| is_wanted);
         match (failed, result) {
             (Some(reason), _) => {
                 self.tell(StageState::Failed { reason });
@@ -264,6 +280,12 @@ impl Actor {
             (None, Ok(engine)) => self.engine = EngineSeat::Resting(key, engine),
             (None, Err(_)) => {}
         }
+    }
+
+    /// What this stage should have in memory.
+    fn wanted(&self) -> Option<Holding> {
+        let placed = self.place.as_ref().map(|place| place.assign.holding);
+        placed.or_else(|| self.standby.as_ref().map(|standby| standby.holding))
     }
 
     fn link_lost(&mut self, generation: Generation, which: &str, reason: &str) {
@@ -275,20 +297,21 @@ impl Actor {
 
     /// Moves towards readiness as far as what is there allows.
     fn advance(&mut self) {
-        let Some(place) = &mut self.place else {
+        let Some(wanted) = self.wanted() else {
             return;
         };
         let row_width = match &self.engine {
-            EngineSeat::Resting(held, engine) if *held == EngineKey::of(&place.assign) => {
-                engine.shape().row_width
-            }
+            EngineSeat::Resting(held, engine) if *held == wanted => engine.shape().row_width,
             EngineSeat::Resting(..) => return self.engine.free(&self.events),
             EngineSeat::Empty => {
                 let source = Arc::clone(&self.config.source);
-                return self.engine.load(source, place.assign.clone(), self.events.clone());
+                return self.engine.load(source, wanted, self.events.clone());
             }
             EngineSeat::Running(..) => return self.unpark(),
             EngineSeat::Loading(_) | EngineSeat::Stopping(_) => return,
+        };
+        let Some(place) = &self.place else {
+            return self.stand_by();
         };
         match place.assign.downstream.clone() {
             Some(next) if place.downstream.is_none() => {
@@ -308,13 +331,24 @@ impl Actor {
         }
     }
 
+    /// The layers are there, and there is no place to work in.
+    fn stand_by(&mut self) {
+        if let (Some(standby), EngineSeat::Resting(_, engine)) = (&mut self.standby, &self.engine)
+            && !std::mem::replace(&mut standby.told, true)
+        {
+            let (layers, shape) = (standby.holding.layers, engine.shape());
+            let (weight_bytes, kv_bytes) = (shape.weight_bytes, shape.kv_bytes);
+            self.tell(StageState::Standby { layers, weight_bytes, kv_bytes });
+        }
+    }
+
     /// The engine starts to work in the current generation, and the front hears that the stage is ready.
     fn run_engine(&mut self) {
         let (Some(place), Some(control)) = (&self.place, &self.control) else {
             return;
         };
         let sink = LinkSink {
-            stage: place.assign.index,
+            peer: control.peer,
             generation: place.generation,
             control: control.sender.clone(),
             downstream: place.downstream.clone(),
@@ -400,7 +434,7 @@ impl Actor {
     fn report(&self, report: Report) {
         if let Some(control) = &self.control {
             let generation = self.place.as_ref().map_or_else(Generation::default, |place| place.generation);
-            self.send(&ToFront { from: control.stage, generation, report });
+            self.send(&ToFront { from: control.peer, generation, report });
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::{LinkReceiver, LinkSender};
-use protocol::{Downstream, Generation, LinkRole, RefuseReason, RowsHello, StageIndex, ToFront, Wire};
+use protocol::{Downstream, Generation, LinkRole, PeerIndex, RefuseReason, RowsHello, ToFront, Wire};
 use stage::Handle;
 use tokio::sync::mpsc;
 
@@ -45,10 +45,10 @@ impl Links {
         })
     }
 
-    /// Dials the neighbour at `place`, which the front cannot reach, then passes its reports on.
-    pub(super) fn relay(self, next: Downstream, place: StageIndex) -> Task {
+    /// Dials the neighbour, which the front calls `peer` and cannot reach, then passes its reports on.
+    pub(super) fn relay(self, next: Downstream, peer: PeerIndex) -> Task {
         Task::spawn(async move {
-            let role = LinkRole::Control { stage: place };
+            let role = LinkRole::Control { peer };
             let reason = match self.dial(&next, role, Some(self.config.heartbeat)).await {
                 Ok((sender, mut receiver)) => {
                     self.say(Event::RelayUp(self.generation, sender.clone())).await;

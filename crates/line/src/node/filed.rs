@@ -4,7 +4,7 @@
 //! nothing else.
 
 use bytes::Bytes;
-use protocol::{Assign, Position, PrefixKey};
+use protocol::{Assign, Holding, Position, PrefixKey};
 use stage::{Answer, Blob, Keeping, Store};
 use store::{Name, Written};
 
@@ -26,7 +26,8 @@ pub(super) struct Filed {
 impl Filed {
     pub(super) fn new(place: PrefixStore, assign: &Assign) -> Self {
         let PrefixStore { store, engine } = place;
-        let Assign { model, layers, n_layers, context, n_slots, row_dtype, kv, exact, swa_full, .. } = assign;
+        let Assign { holding, row_dtype, .. } = assign;
+        let Holding { model, layers, n_layers, context, n_slots, kv, exact, swa_full, .. } = holding;
         // Rows that travel in another form make other keys and values.
         let layout = format!(
             "{model} {layers} of {n_layers}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}, {engine}"

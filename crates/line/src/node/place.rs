@@ -49,11 +49,11 @@ impl Place {
         RowsHello {
             generation: self.generation,
             to: StageIndex(self.assign.index.0 + 1),
-            model: self.assign.model,
-            layer: self.assign.layers.end,
+            model: self.assign.holding.model,
+            layer: self.assign.holding.layers.end,
             row_width,
             row_dtype: self.assign.row_dtype,
-            context: self.assign.context,
+            context: self.assign.holding.context,
         }
     }
 
@@ -71,10 +71,10 @@ impl Place {
             return Err(RefuseReason::WrongPeer);
         }
         same("stage", assign.index, hello.to)?;
-        same("model", assign.model, hello.model)?;
-        same("first layer", assign.layers.start, hello.layer)?;
+        same("model", assign.holding.model, hello.model)?;
+        same("first layer", assign.holding.layers.start, hello.layer)?;
         same("row dtype", format!("{:?}", assign.row_dtype), format!("{:?}", hello.row_dtype))?;
-        same("context", assign.context, hello.context)
+        same("context", assign.holding.context, hello.context)
     }
 
     /// Judges the width of the rows, once the engine is there.

@@ -5,55 +5,25 @@
 
 use std::sync::Arc;
 
-use protocol::{Assign, KvType, LayerRange, ModelId, Position};
+use protocol::{Assign, Holding, Position};
 use stage::{Engine, EngineThread, Handle, Sink, Slot, Store};
 use tokio::sync::mpsc;
 
 use super::Event;
 use crate::source::{EngineSource, LoadError};
 
-/// What an engine was loaded for. A later assignment that asks for the same takes it over as it is.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct EngineKey {
-    model: ModelId,
-    layers: LayerRange,
-    n_layers: u32,
-    context: u32,
-    n_slots: u16,
-    max_rows: u32,
-    kv: KvType,
-    exact: bool,
-    swa_full: bool,
-}
-
-impl EngineKey {
-    pub(super) fn of(assign: &Assign) -> Self {
-        Self {
-            model: assign.model,
-            layers: assign.layers,
-            n_layers: assign.n_layers,
-            context: assign.context,
-            n_slots: assign.n_slots,
-            max_rows: assign.max_rows,
-            kv: assign.kv,
-            exact: assign.exact,
-            swa_full: assign.swa_full,
-        }
-    }
-}
-
-/// A node's one engine.
+/// A node's one engine, and what it was loaded for: whoever asks for the same takes it over as it is.
 pub(super) enum EngineSeat {
     /// None.
     Empty,
     /// Being loaded; it cannot be interrupted. [`Event::Loaded`] follows.
-    Loading(EngineKey),
+    Loading(Holding),
     /// Loaded and idle.
-    Resting(EngineKey, Box<dyn Engine>),
+    Resting(Holding, Box<dyn Engine>),
     /// Working in the current generation.
-    Running(EngineKey, EngineThread),
+    Running(Holding, EngineThread),
     /// Finishing its last call of a generation that is over, or being freed. [`Event::Stopped`] follows.
-    Stopping(EngineKey),
+    Stopping(Holding),
 }
 
 impl EngineSeat {
@@ -77,14 +47,14 @@ impl EngineSeat {
     pub(super) fn load(
         &mut self,
         source: Arc<dyn EngineSource>,
-        assign: Assign,
+        holding: Holding,
         events: mpsc::Sender<Event>,
     ) {
-        *self = Self::Loading(EngineKey::of(&assign));
+        *self = Self::Loading(holding);
         tokio::spawn(async move {
             let progress = events.clone();
             let loading = tokio::task::spawn_blocking(move || {
-                source.load(&assign, &mut |permille, what| {
+                source.load(&holding, &mut |permille, what| {
                     // Progress is for people: what does not fit is not missed.
                     let _ = progress.try_send(Event::Loading { permille, what: what.to_owned() });
                 })
@@ -154,7 +124,7 @@ impl EngineSeat {
     }
 
     /// What was being loaded is there, or not. Gives the key, unless nothing was being loaded.
-    pub(super) fn loaded(&mut self) -> Option<EngineKey> {
+    pub(super) fn loaded(&mut self) -> Option<Holding> {
         match self.take() {
             Self::Loading(key) => Some(key),
             other => {
@@ -174,24 +144,21 @@ fn stopping(events: mpsc::Sender<Event>, work: impl FnOnce() -> Option<Box<dyn E
     });
 }
 
-/// Whether an engine computes what the assignment asks for; the field that differs otherwise.
-pub(super) fn misfit(engine: &dyn Engine, assign: &Assign) -> Option<String> {
+/// Whether an engine computes what it was loaded for; the field that differs otherwise.
+pub(super) fn misfit(engine: &dyn Engine, holding: &Holding) -> Option<String> {
+    let Holding { layers, n_layers, context, n_slots, .. } = *holding;
     let shape = engine.shape();
-    let first = assign.layers.start == 0;
-    let tail = assign.layers.end == assign.n_layers;
-    if shape.layers != assign.layers {
-        return Some(format!("layers {} were asked for, the slice holds {}", assign.layers, shape.layers));
+    let (first, tail) = (layers.start == 0, layers.end == n_layers);
+    if shape.layers != layers {
+        return Some(format!("layers {layers} were asked for, the slice holds {}", shape.layers));
     }
     if (shape.is_first, shape.is_tail) != (first, tail) {
-        return Some(format!(
-            "layers {} of {} do not match the slice's place",
-            assign.layers, assign.n_layers
-        ));
+        return Some(format!("layers {layers} of {n_layers} do not match the slice's place"));
     }
-    if shape.context < assign.context || shape.n_slots != assign.n_slots {
+    if shape.context < context || shape.n_slots != n_slots {
         return Some(format!(
-            "{} sequences of {} positions were asked for, the engine holds {} of {}",
-            assign.n_slots, assign.context, shape.n_slots, shape.context
+            "{n_slots} sequences of {context} positions were asked for, the engine holds {} of {}",
+            shape.n_slots, shape.context
         ));
     }
     None

@@ -1,14 +1,15 @@
 //! Where a stage's results go: straight from the engine thread into the links' queues.
 
 use net::LinkSender;
-use protocol::{Company, Fault, FaultKind, Frame, Generation, Report, StageIndex, ToFront, Work};
+use protocol::{Company, Fault, FaultKind, Frame, Generation, PeerIndex, Report, ToFront, Work};
 use stage::Sink;
 
 use crate::{greeting, work_link};
 
 /// The links of one stage in one generation.
 pub(super) struct LinkSink {
-    pub(super) stage: StageIndex,
+    /// What the front calls this stage.
+    pub(super) peer: PeerIndex,
     pub(super) generation: Generation,
     /// To the front, or to the neighbour that passes reports on.
     pub(super) control: LinkSender,
@@ -36,7 +37,7 @@ impl Sink for LinkSink {
     }
 
     fn report(&self, report: Report) {
-        let message = ToFront { from: self.stage, generation: self.generation, report };
+        let message = ToFront { from: self.peer, generation: self.generation, report };
         greeting::tell(&self.control, &message);
     }
 }
@@ -65,12 +66,8 @@ mod tests {
         let (control, front) = narrow(1 << 20);
         let mut reports = front.split().1;
         let (downstream, _next) = narrow(1);
-        let sink = LinkSink {
-            stage: StageIndex(0),
-            generation: Generation(1),
-            control,
-            downstream: Some(downstream),
-        };
+        let sink =
+            LinkSink { peer: PeerIndex(0), generation: Generation(1), control, downstream: Some(downstream) };
         let seq = SeqId(5);
         let chunk = Work::Chunk(Chunk { seq, base: Position(0), tokens: vec![Token(1)], follows: None });
         sink.forward(Frame::new(chunk.clone()));
@@ -85,7 +82,7 @@ mod tests {
     #[tokio::test]
     async fn a_report_that_cannot_be_sent_ends_the_control_link() {
         let (control, front) = narrow(1);
-        let sink = LinkSink { stage: StageIndex(0), generation: Generation(1), control, downstream: None };
+        let sink = LinkSink { peer: PeerIndex(0), generation: Generation(1), control, downstream: None };
         sink.report(Report::Closed(SeqId(1)));
         sink.report(Report::Closed(SeqId(2)));
         let mut reports = front.split().1;

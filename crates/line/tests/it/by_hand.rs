@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use net::{DialOptions, Heartbeat, Identity, LinkReceiver, LinkSender};
 use protocol::{
-    Assign, Command, Generation, Hello, HelloReply, KvType, LayerRange, LinkRole, NodeId, PROTOCOL_VERSION,
-    Report, RowDtype, RowsHello, StageIndex, StageState, ToFront, ToStage, Wire,
+    Assign, Command, Generation, Hello, HelloReply, Holding, KvType, LayerRange, LinkRole, NodeId,
+    PROTOCOL_VERSION, PeerIndex, Report, RowDtype, RowsHello, StageIndex, StageState, ToFront, ToStage, Wire,
 };
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -52,8 +52,8 @@ pub(crate) fn hello(role: LinkRole) -> Hello {
     Hello { version: PROTOCOL_VERSION, build: "by hand".into(), role }
 }
 
-pub(crate) fn control(stage: u16) -> Hello {
-    hello(LinkRole::Control { stage: StageIndex(stage) })
+pub(crate) fn control(peer: u16) -> Hello {
+    hello(LinkRole::Control { peer: PeerIndex(peer) })
 }
 
 /// What the stage before the tail of a line of two says, if all is well.
@@ -74,19 +74,26 @@ pub(crate) fn tail_of_two(upstream: NodeId) -> Assign {
     Assign {
         index: StageIndex(1),
         n_stages: 2,
+        holding: tail_layers(),
+        row_dtype: RowDtype::F32,
+        prefix_bytes: 0,
+        upstream,
+        downstream: None,
+    }
+}
+
+/// What it holds there.
+pub(crate) fn tail_layers() -> Holding {
+    Holding {
         model: model(),
         layers: LayerRange { start: 1, end: 2 },
         n_layers: 2,
         context: CONTEXT,
         n_slots: SLOTS,
         max_rows: 512,
-        row_dtype: RowDtype::F32,
         kv: KvType::F16,
         exact: false,
         swa_full: true,
-        prefix_bytes: 0,
-        upstream,
-        downstream: None,
     }
 }
 
@@ -94,7 +101,7 @@ pub(crate) fn tail_of_two(upstream: NodeId) -> Assign {
 pub(crate) async fn assign(stage: &TestStage, front: &Identity, assign: Assign) -> Spoken {
     let mut link = say(stage, front, &control(assign.index.0)).await;
     assert!(matches!(link.reply, HelloReply::Accept { .. }), "{:?}", link.reply);
-    let (to, command) = (assign.index, Command::Assign(Box::new(assign)));
+    let (to, command) = (PeerIndex(assign.index.0), Command::Assign(Box::new(assign)));
     send(&link.sender, &ToStage { to, generation: GENERATION, command });
     loop {
         match recv::<ToFront>(&mut link.receiver).await.report {

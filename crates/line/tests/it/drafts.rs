@@ -27,7 +27,7 @@ async fn drafted(sources: &str, n_slots: u16, context: u32) -> (Front, Vec<TestS
         specs.push(StageSpec { address: StageAddress::Remote { address, node: Some(stage.node.id()) } });
         stages.push(stage);
     }
-    let mut config = front_config(identity, specs, vec![None; 2], &options);
+    let mut config = front_config(identity, specs, &options);
     config.scheduler.speculate =
         Speculate { sources: sources.parse::<Sources>().unwrap(), reach: Reach::default() };
     let mut shape = NullEngine::shape(0, 1, WIDTH, n_slots);

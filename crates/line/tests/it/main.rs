@@ -8,4 +8,5 @@ mod onlookers;
 mod prompts;
 mod recovery;
 mod refusals;
+mod spares;
 mod support;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use line::{EngineSource, Front, LineReadiness, LoadError, StageAddress, StageSpec};
 use net::{ClusterRoot, Heartbeat, Identity, Role};
-use protocol::{Assign, Command, Open, Position, StageIndex, ToStage};
+use protocol::{Command, Holding, Open, PeerIndex, Position, ToStage};
 use scheduler::{Event, Finish};
 use stage::null::{CallTime, NullEngine};
 use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
@@ -35,7 +35,7 @@ async fn a_stage_that_computes_for_longer_than_the_heartbeats_limit_is_slow_and_
     let tail = TestStage::start(stages[1].clone(), slow).await;
     let specs = vec![at(&first.address, None), at(&tail.address, None)];
     let options = LineOptions { n_stages: 2, heartbeat: ONE_SECOND, ..LineOptions::default() };
-    let front = Front::start(front_config(identity, specs, vec![None; 2], &options));
+    let front = Front::start(front_config(identity, specs, &options));
     ready(&front).await;
     check(&front, &[1], 1).await;
     assert_eq!(*tail.loads.borrow(), 1);
@@ -127,7 +127,7 @@ async fn a_stage_that_freezes_makes_the_line_unready_and_its_thawing_heals_it() 
     let valve = Valve::before(&tail).await;
     let specs = vec![at(&first.address, None), at(&valve.address, None)];
     let options = LineOptions { n_stages: 2, heartbeat: ONE_SECOND, ..LineOptions::default() };
-    let front = Front::start(front_config(identity, specs, vec![None; 2], &options));
+    let front = Front::start(front_config(identity, specs, &options));
     for _ in 0..2 {
         ready(&front).await;
         check(&front, &[1, 2], 20).await;
@@ -147,9 +147,8 @@ async fn a_second_front_is_told_that_the_stage_is_taken_and_gets_it_when_the_fir
     let fronts = [(); 2].map(|()| root.issue(Role::Front, None).unwrap());
     let stage = TestStage::start(root.issue(Role::Stage, None).unwrap(), CallTime::default()).await;
     let options = LineOptions { n_stages: 1, ..LineOptions::default() };
-    let [first, second] = fronts.map(|identity| {
-        Front::start(front_config(identity, vec![at(&stage.address, None)], vec![None], &options))
-    });
+    let [first, second] =
+        fronts.map(|identity| Front::start(front_config(identity, vec![at(&stage.address, None)], &options)));
     let [first, second] = tokio::select! {
         () = ready(&first) => [first, second],
         () = ready(&second) => [second, first],
@@ -173,13 +172,9 @@ struct MortalEngine {
 }
 
 impl EngineSource for Mortal {
-    fn load(&self, assign: &Assign, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
-        let shape = NullEngine::shape(
-            u32::from(assign.index.0),
-            u32::from(assign.n_stages),
-            crate::support::WIDTH,
-            assign.n_slots,
-        );
+    fn load(&self, holding: &Holding, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
+        let shape =
+            NullEngine::shape(holding.layers.start, holding.n_layers, crate::support::WIDTH, holding.n_slots);
         self.alive.send_replace(true);
         let engine = NullEngine::new(shape, CallTime::default());
         Ok(Box::new(MortalEngine { engine, alive: self.alive.clone() }))
@@ -225,7 +220,7 @@ async fn a_stage_frees_its_memory_when_released_and_when_its_lease_ends() {
         let link = assign(&stage, &front, tail_of_two(stages[0].node())).await;
         assert!(*seen.borrow_and_update());
         if release {
-            let (to, command) = (StageIndex(1), Command::Release);
+            let (to, command) = (PeerIndex(1), Command::Release);
             send(&link.sender, &ToStage { to, generation: GENERATION, command });
         } else {
             link.sender.close("the front ends");
@@ -238,7 +233,7 @@ async fn a_stage_frees_its_memory_when_released_and_when_its_lease_ends() {
 struct Buggy;
 
 impl EngineSource for Buggy {
-    fn load(&self, _: &Assign, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
+    fn load(&self, _: &Holding, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
         panic!("a bug in the loader")
     }
 }
@@ -249,6 +244,6 @@ async fn a_stage_whose_loading_panics_says_so() {
     let (_, loads) = watch::channel(0);
     let stage = TestStage::start_with(stages[0].clone(), Arc::new(Buggy), loads, PATIENCE).await;
     let options = LineOptions { n_stages: 1, ..LineOptions::default() };
-    let front = Front::start(front_config(identity, vec![at(&stage.address, None)], vec![None], &options));
+    let front = Front::start(front_config(identity, vec![at(&stage.address, None)], &options));
     not_ready_because(&front, "loading ended in a bug").await;
 }

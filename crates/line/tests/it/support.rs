@@ -8,7 +8,7 @@ use line::{
     StageSpec,
 };
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions};
-use protocol::{Assign, Generation, KvType, LayerRange, ModelId, Position, RowDtype, SamplerParams, Token};
+use protocol::{Generation, Holding, KvType, LayerRange, ModelId, Position, RowDtype, SamplerParams, Token};
 use scheduler::{Event, Finish, Request};
 use stage::Engine;
 use stage::null::{CallTime, NullEngine};
@@ -31,17 +31,16 @@ pub(crate) struct NullSource {
 impl EngineSource for NullSource {
     fn load(
         &self,
-        assign: &Assign,
+        holding: &Holding,
         progress: &mut dyn FnMut(u16, &str),
     ) -> Result<Box<dyn Engine>, LoadError> {
         progress(500, "loading nothing");
         self.loads.send_modify(|n| *n += 1);
-        if assign.model != model() {
+        if holding.model != model() {
             return Err(LoadError { reason: "no such model here".into() });
         }
-        let mut shape =
-            NullEngine::shape(u32::from(assign.index.0), u32::from(assign.n_stages), WIDTH, assign.n_slots);
-        shape.context = assign.context;
+        let mut shape = NullEngine::shape(holding.layers.start, holding.n_layers, WIDTH, holding.n_slots);
+        shape.context = holding.context;
         Ok(Box::new(NullEngine::new(shape, self.time)))
     }
 }
@@ -155,7 +154,7 @@ impl TestLine {
                 },
             });
         }
-        let config = front_config(identity, specs, vec![None; n], &options);
+        let config = front_config(identity, specs, &options);
         Self { front: Front::start(config), stages, identities, addresses }
     }
 
@@ -164,12 +163,7 @@ impl TestLine {
     }
 }
 
-pub(crate) fn front_config(
-    identity: Identity,
-    stages: Vec<StageSpec>,
-    addresses: Vec<Option<String>>,
-    options: &LineOptions,
-) -> FrontConfig {
+pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: &LineOptions) -> FrontConfig {
     let n = options.n_stages;
     FrontConfig {
         store: None,
@@ -179,7 +173,6 @@ pub(crate) fn front_config(
             model: model(),
             n_layers: u32::from(n),
             ranges: (0..u32::from(n)).map(|i| LayerRange { start: i, end: i + 1 }).collect(),
-            addresses,
             context: CONTEXT,
             n_slots: SLOTS,
             max_rows: 512,
@@ -190,6 +183,8 @@ pub(crate) fn front_config(
             prefix_bytes: 0,
         },
         stages,
+        spares: Vec::new(),
+        lease: PATIENCE,
         scheduler: scheduler::Config {
             replay_timeout: options.replay_timeout,
             ..scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32)

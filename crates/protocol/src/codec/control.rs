@@ -6,8 +6,8 @@ use super::reader::{Field, Reader};
 use super::work::{get_timings, get_verdict, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
-    Assign, Command, Downstream, Fault, FaultKind, Hint, KvType, LayerRange, ModelId, NodeId, Progress,
-    Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
+    Assign, Command, Downstream, Fault, FaultKind, Hint, Holding, KvType, LayerRange, ModelId, NodeId,
+    Progress, Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
 };
 
 pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
@@ -51,17 +51,22 @@ pub(super) fn put_to_stage(w: &mut Writer<'_>, v: &ToStage) {
             w.u8(4);
             w.u16(*sequences);
         }
+        Command::Prepare(holding) => {
+            w.u8(5);
+            put_holding(w, holding);
+        }
     }
 }
 
 pub(super) fn get_to_stage(r: &mut Reader<'_>) -> Result<ToStage, DecodeError> {
-    let (to, generation) = (r.stage("to_stage.to")?, r.generation("to_stage.generation")?);
+    let (to, generation) = (r.peer("to_stage.to")?, r.generation("to_stage.generation")?);
     let command = match r.u8("command")? {
         0 => Command::Assign(Box::new(get_assign(r)?)),
         1 => Command::Release,
         2 => Command::Hint(Hint::Advance { seq: r.seq("advance.seq")?, epoch: r.epoch("advance.epoch")? }),
         3 => Command::Hint(Hint::Drop { seq: r.seq("drop.seq")? }),
         4 => Command::Hint(Hint::Together { sequences: get_sequences(r)? }),
+        5 => Command::Prepare(get_holding(r)?),
         tag => return Err(DecodeError::UnknownTag { field: "command", tag }),
     };
     Ok(ToStage { to, generation, command })
@@ -82,14 +87,24 @@ fn get_sequences(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
 fn put_assign(w: &mut Writer<'_>, v: &Assign) {
     w.u16(v.n_stages);
     w.u16(v.index.0);
+    put_holding(w, &v.holding);
+    put_dtype(w, v.row_dtype);
+    w.u64(v.prefix_bytes);
+    w.bytes(&v.upstream.0);
+    w.option(v.downstream.as_ref(), |w, v| {
+        w.text(&v.address);
+        w.option(v.node.as_ref(), |w, node| w.bytes(&node.0));
+        w.option(v.relay.as_ref(), |w, peer| w.u16(peer.0));
+    });
+}
+
+fn put_holding(w: &mut Writer<'_>, v: &Holding) {
     w.bytes(&v.model.0);
     w.u32(v.n_layers);
-    w.u32(v.layers.start);
-    w.u32(v.layers.end);
+    put_layers(w, v.layers);
     w.u32(v.context);
     w.u16(v.n_slots);
     w.u32(v.max_rows);
-    put_dtype(w, v.row_dtype);
     w.u8(match v.kv {
         KvType::F16 => 0,
         KvType::Q8_0 => 1,
@@ -97,37 +112,21 @@ fn put_assign(w: &mut Writer<'_>, v: &Assign) {
     });
     w.flag(v.exact);
     w.flag(v.swa_full);
-    w.u64(v.prefix_bytes);
-    w.bytes(&v.upstream.0);
-    w.option(v.downstream.as_ref(), |w, v| {
-        w.text(&v.address);
-        w.option(v.node.as_ref(), |w, node| w.bytes(&node.0));
-        w.flag(v.relay);
-    });
+}
+
+fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
+    w.u32(v.start);
+    w.u32(v.end);
 }
 
 fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
     let n_stages = r.u16_in("assign.n_stages", 1, limits::MAX_STAGES)?;
     let index = r.stage("assign.index")?;
-    let model = ModelId(r.array("assign.model")?);
-    let n_layers = r.u32_in("assign.n_layers", 1, limits::MAX_LAYERS)?;
-    let layers = LayerRange {
-        start: r.u32_in("assign.layers.start", 0, n_layers)?,
-        end: r.u32_in("assign.layers.end", 0, n_layers)?,
-    };
     let assign = Assign {
         index,
         n_stages,
-        model,
-        layers,
-        n_layers,
-        context: r.u32_in("assign.context", 1, limits::MAX_CONTEXT)?,
-        n_slots: r.u16_in("assign.n_slots", 1, limits::MAX_SLOTS)?,
-        max_rows: r.u32_in("assign.max_rows", 1, limits::MAX_ROWS)?,
+        holding: get_holding(r)?,
         row_dtype: get_dtype(r, "assign.row_dtype")?,
-        kv: get_kv(r)?,
-        exact: r.flag("assign.exact")?,
-        swa_full: r.flag("assign.swa_full")?,
         prefix_bytes: r.u64("assign.prefix_bytes")?,
         upstream: NodeId(r.array("assign.upstream")?),
         downstream: r.option("assign.downstream", get_downstream)?,
@@ -139,12 +138,6 @@ fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
             rule: "must be below assign.n_stages",
         });
     }
-    if layers.start > layers.end {
-        return Err(DecodeError::Contradiction {
-            field: "assign.layers",
-            rule: "must not end before they start",
-        });
-    }
     if is_tail != assign.downstream.is_none() {
         return Err(DecodeError::Contradiction {
             field: "assign.downstream",
@@ -154,12 +147,39 @@ fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
     Ok(assign)
 }
 
+fn get_holding(r: &mut Reader<'_>) -> Result<Holding, DecodeError> {
+    let model = ModelId(r.array("holding.model")?);
+    let n_layers = r.u32_in("holding.n_layers", 1, limits::MAX_LAYERS)?;
+    Ok(Holding {
+        model,
+        n_layers,
+        layers: get_layers(r, n_layers)?,
+        context: r.u32_in("holding.context", 1, limits::MAX_CONTEXT)?,
+        n_slots: r.u16_in("holding.n_slots", 1, limits::MAX_SLOTS)?,
+        max_rows: r.u32_in("holding.max_rows", 1, limits::MAX_ROWS)?,
+        kv: get_kv(r)?,
+        exact: r.flag("holding.exact")?,
+        swa_full: r.flag("holding.swa_full")?,
+    })
+}
+
+fn get_layers(r: &mut Reader<'_>, n_layers: u32) -> Result<LayerRange, DecodeError> {
+    let layers = LayerRange {
+        start: r.u32_in("layers.start", 0, n_layers)?,
+        end: r.u32_in("layers.end", 0, n_layers)?,
+    };
+    if layers.start > layers.end {
+        return Err(DecodeError::Contradiction { field: "layers", rule: "must not end before they start" });
+    }
+    Ok(layers)
+}
+
 fn get_kv(r: &mut Reader<'_>) -> Result<KvType, DecodeError> {
-    match r.u8("assign.kv")? {
+    match r.u8("holding.kv")? {
         0 => Ok(KvType::F16),
         1 => Ok(KvType::Q8_0),
         2 => Ok(KvType::Q4_0),
-        tag => Err(DecodeError::UnknownTag { field: "assign.kv", tag }),
+        tag => Err(DecodeError::UnknownTag { field: "holding.kv", tag }),
     }
 }
 
@@ -167,7 +187,7 @@ fn get_downstream(r: &mut Reader<'_>) -> Result<Downstream, DecodeError> {
     Ok(Downstream {
         address: r.text("assign.downstream.address", limits::MAX_TEXT)?,
         node: r.option("assign.downstream.node", |r| Ok(NodeId(r.array("assign.downstream.node")?)))?,
-        relay: r.flag("assign.downstream.relay")?,
+        relay: r.option("assign.downstream.relay", |r| r.peer("assign.downstream.relay"))?,
     })
 }
 
@@ -247,7 +267,7 @@ fn get_counters(r: &mut Reader<'_>) -> Result<StageCounters, DecodeError> {
 }
 
 pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
-    let (from, generation) = (r.stage("to_front.from")?, r.generation("to_front.generation")?);
+    let (from, generation) = (r.peer("to_front.from")?, r.generation("to_front.generation")?);
     let report = match r.u8("report")? {
         0 => Report::State(get_state(r)?),
         1 => Report::Verdict(Box::new(get_verdict(r)?)),
@@ -291,6 +311,12 @@ fn put_state(w: &mut Writer<'_>, v: &StageState) {
             w.u8(4);
             w.text(reason);
         }
+        StageState::Standby { layers, weight_bytes, kv_bytes } => {
+            w.u8(5);
+            put_layers(w, *layers);
+            w.u64(*weight_bytes);
+            w.u64(*kv_bytes);
+        }
     }
 }
 
@@ -308,6 +334,11 @@ fn get_state(r: &mut Reader<'_>) -> Result<StageState, DecodeError> {
             kv_bytes: r.u64("state.kv_bytes")?,
         },
         4 => StageState::Failed { reason: r.text("state.reason", limits::MAX_TEXT)? },
+        5 => StageState::Standby {
+            layers: get_layers(r, limits::MAX_LAYERS)?,
+            weight_bytes: r.u64("state.weight_bytes")?,
+            kv_bytes: r.u64("state.kv_bytes")?,
+        },
         tag => return Err(DecodeError::UnknownTag { field: "state", tag }),
     })
 }

@@ -11,9 +11,9 @@ pub(super) fn put_hello(w: &mut Writer<'_>, v: &Hello) {
     w.u16(v.version);
     w.text(&v.build);
     match &v.role {
-        LinkRole::Control { stage } => {
+        LinkRole::Control { peer } => {
             w.u8(0);
-            w.u16(stage.0);
+            w.u16(peer.0);
         }
         LinkRole::Rows(rows) => {
             w.u8(1);
@@ -35,7 +35,7 @@ pub(super) fn get_hello(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
     }
     let build = r.text("hello.build", limits::MAX_TEXT)?;
     let role = match r.u8("hello.role")? {
-        0 => LinkRole::Control { stage: r.stage("hello.stage")? },
+        0 => LinkRole::Control { peer: r.peer("hello.peer")? },
         1 => LinkRole::Rows(get_rows_hello(r)?),
         tag => return Err(DecodeError::UnknownTag { field: "hello.role", tag }),
     };

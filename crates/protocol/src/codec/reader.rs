@@ -1,7 +1,7 @@
 //! A cursor over a message's bytes with one getter per kind of field. Every getter names the field in its error.
 
 use super::DecodeError;
-use crate::{Epoch, Generation, Position, SeqId, StageIndex, Token, WindowId, limits};
+use crate::{Epoch, Generation, PeerIndex, Position, SeqId, StageIndex, Token, WindowId, limits};
 
 pub(super) type Field = &'static str;
 
@@ -134,6 +134,10 @@ impl<'a> Reader<'a> {
 
     pub(super) fn stage(&mut self, field: Field) -> Result<StageIndex, DecodeError> {
         Ok(StageIndex(self.u16_in(field, 0, limits::MAX_STAGES - 1)?))
+    }
+
+    pub(super) fn peer(&mut self, field: Field) -> Result<PeerIndex, DecodeError> {
+        Ok(PeerIndex(self.u16_in(field, 0, limits::MAX_PEERS - 1)?))
     }
 
     fn count(&mut self, field: Field, limit: usize) -> Result<usize, DecodeError> {

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
-    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, KvType, LayerRange,
-    LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, Pooling, Position,
-    PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello, SamplerParams,
-    SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront, ToStage, Token,
-    TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
+    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType,
+    LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
+    Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
+    RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront,
+    ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -39,6 +39,10 @@ fn generation() -> impl Strategy<Value = Generation> {
 
 fn stage() -> impl Strategy<Value = StageIndex> {
     (0..limits::MAX_STAGES).prop_map(StageIndex)
+}
+
+fn peer() -> impl Strategy<Value = PeerIndex> {
+    (0..limits::MAX_PEERS).prop_map(PeerIndex)
 }
 
 fn finite() -> impl Strategy<Value = f32> {
@@ -230,44 +234,47 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
     )
 }
 
-fn assign() -> impl Strategy<Value = Assign> {
-    let line = (1..=limits::MAX_STAGES).prop_flat_map(|n| (Just(n), 0..n));
-    let layers = (1..=limits::MAX_LAYERS)
+fn layers() -> impl Strategy<Value = (u32, LayerRange)> {
+    (1..=limits::MAX_LAYERS)
         .prop_flat_map(|n| (Just(n), 0..=n))
-        .prop_flat_map(|(n, end)| (Just(n), 0..=end, Just(end)));
+        .prop_flat_map(|(n, end)| (Just(n), 0..=end, Just(end)))
+        .prop_map(|(n, start, end)| (n, LayerRange { start, end }))
+}
+
+fn holding() -> impl Strategy<Value = Holding> {
     let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
     let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
-    let ids = any::<([u8; 32], [u8; 32], Option<[u8; 32]>, bool)>();
-    (line, layers, sizes, (dtype(), kv, any::<(bool, bool)>(), any::<u64>()), ids, text()).prop_map(
-        |(
-            (n_stages, index),
-            (n_layers, start, end),
-            (context, n_slots, max_rows),
-            (row_dtype, kv, (exact, swa_full), prefix_bytes),
-            ids,
-            address,
-        )| {
-            Assign {
-                index: StageIndex(index),
-                n_stages,
-                model: ModelId(ids.0),
-                layers: LayerRange { start, end },
-                n_layers,
-                context,
-                n_slots,
-                max_rows,
-                row_dtype,
-                kv,
-                exact,
-                swa_full,
-                prefix_bytes,
-                upstream: NodeId(ids.1),
-                downstream: (index + 1 < n_stages).then_some(Downstream {
-                    address,
-                    node: ids.2.map(NodeId),
-                    relay: ids.3,
-                }),
-            }
+    (any::<[u8; 32]>(), layers(), sizes, kv, any::<(bool, bool)>()).prop_map(
+        |(model, (n_layers, layers), (context, n_slots, max_rows), kv, (exact, swa_full))| Holding {
+            model: ModelId(model),
+            layers,
+            n_layers,
+            context,
+            n_slots,
+            max_rows,
+            kv,
+            exact,
+            swa_full,
+        },
+    )
+}
+
+fn assign() -> impl Strategy<Value = Assign> {
+    let line = (1..=limits::MAX_STAGES).prop_flat_map(|n| (Just(n), 0..n));
+    let ids = any::<([u8; 32], Option<[u8; 32]>)>();
+    (line, holding(), (dtype(), any::<u64>()), ids, (text(), option::of(peer()))).prop_map(
+        |((n_stages, index), holding, (row_dtype, prefix_bytes), ids, (address, relay))| Assign {
+            index: StageIndex(index),
+            n_stages,
+            holding,
+            row_dtype,
+            prefix_bytes,
+            upstream: NodeId(ids.0),
+            downstream: (index + 1 < n_stages).then_some(Downstream {
+                address,
+                node: ids.1.map(NodeId),
+                relay,
+            }),
         },
     )
 }
@@ -275,12 +282,13 @@ fn assign() -> impl Strategy<Value = Assign> {
 pub(super) fn to_stage() -> impl Strategy<Value = ToStage> {
     let command = prop_oneof![
         assign().prop_map(|assign| Command::Assign(Box::new(assign))),
+        holding().prop_map(Command::Prepare),
         Just(Command::Release),
         (seq(), epoch()).prop_map(|(seq, epoch)| Command::Hint(Hint::Advance { seq, epoch })),
         seq().prop_map(|seq| Command::Hint(Hint::Drop { seq })),
         (1..=u16::MAX).prop_map(|sequences| Command::Hint(Hint::Together { sequences })),
     ];
-    (stage(), generation(), command).prop_map(|(to, generation, command)| ToStage { to, generation, command })
+    (peer(), generation(), command).prop_map(|(to, generation, command)| ToStage { to, generation, command })
 }
 
 fn logprobs() -> impl Strategy<Value = TokenLogprobs> {
@@ -323,6 +331,9 @@ fn state() -> impl Strategy<Value = StageState> {
         (0..=1000_u16, text()).prop_map(|(permille, what)| StageState::Loading { permille, what }),
         Just(StageState::Linking),
         ready,
+        (layers(), any::<(u64, u64)>()).prop_map(|((_, layers), (weight_bytes, kv_bytes))| {
+            StageState::Standby { layers, weight_bytes, kv_bytes }
+        }),
         text().prop_map(|reason| StageState::Failed { reason }),
     ]
 }
@@ -381,11 +392,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         (seq(), any::<bool>()).prop_map(|(prefix, kept)| Report::Stored(Stored { prefix, kept })),
         prompt_part().prop_map(|part| Report::Prompt(Box::new(part))),
     ];
-    (stage(), generation(), report).prop_map(|(from, generation, report)| ToFront {
-        from,
-        generation,
-        report,
-    })
+    (peer(), generation(), report).prop_map(|(from, generation, report)| ToFront { from, generation, report })
 }
 
 pub(super) fn hello() -> impl Strategy<Value = Hello> {
@@ -396,7 +403,7 @@ pub(super) fn hello() -> impl Strategy<Value = Hello> {
             LinkRole::Rows(RowsHello { generation, to, model, layer, row_width, row_dtype, context })
         },
     );
-    let role = prop_oneof![stage().prop_map(|stage| LinkRole::Control { stage }), rows];
+    let role = prop_oneof![peer().prop_map(|peer| LinkRole::Control { peer }), rows];
     (text(), role).prop_map(|(build, role)| Hello { version: PROTOCOL_VERSION, build, role })
 }
 

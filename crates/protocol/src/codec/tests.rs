@@ -11,9 +11,9 @@ use super::strategies::{frame, hello, reply, to_front, to_stage};
 use super::{DecodeError, Wire};
 use crate::{
     Chunk, Close, Epoch, Fault, FaultKind, Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
-    HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, Position, PromptPart, RefuseReason, Report,
-    RowDtype, Rows, SamplerParams, SeqId, StageIndex, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
-    Window, WindowId, Work, limits,
+    HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, PeerIndex, Position, PromptPart, RefuseReason,
+    Report, RowDtype, Rows, SamplerParams, SeqId, StageIndex, StageTiming, ToFront, ToStage, Token,
+    TokenLogprobs, Window, WindowId, Work, limits,
 };
 
 fn bytes_of<T: Wire>(value: &T) -> Bytes {
@@ -237,7 +237,7 @@ fn a_grammar_beyond_its_largest_size_is_refused() {
 fn what_a_prompt_gives_comes_in_whole_rows_that_fit_a_message() {
     let report = |found| {
         let part = PromptPart { seq: SeqId(1), base: Position(0), found };
-        ToFront { from: StageIndex(0), generation: Generation(1), report: Report::Prompt(Box::new(part)) }
+        ToFront { from: PeerIndex(0), generation: Generation(1), report: Report::Prompt(Box::new(part)) }
     };
     let rows = |width, n| report(Found::Rows(HiddenRows { width, values: vec![0.5; n] }));
     let widest = limits::MAX_ROW_WIDTH;
@@ -278,7 +278,7 @@ fn a_message_beyond_its_largest_size_is_refused_unread() {
 fn a_reason_longer_than_any_text_is_cut_at_a_character() {
     let reason = "é".repeat(limits::MAX_TEXT);
     let report = Report::Fault(Fault { seq: None, kind: FaultKind::Engine { reason: format!("a{reason}") } });
-    let bytes = bytes_of(&ToFront { from: StageIndex(0), generation: Generation(1), report });
+    let bytes = bytes_of(&ToFront { from: PeerIndex(0), generation: Generation(1), report });
     let Report::Fault(Fault { kind: FaultKind::Engine { reason }, .. }) =
         ToFront::decode(&bytes).unwrap().report
     else {
@@ -290,12 +290,9 @@ fn a_reason_longer_than_any_text_is_cut_at_a_character() {
 
 #[test]
 fn another_version_is_told_apart_before_the_rest_is_read() {
-    let mut bytes = bytes_of(&Hello {
-        version: 9,
-        build: String::new(),
-        role: LinkRole::Control { stage: StageIndex(0) },
-    })
-    .to_vec();
+    let mut bytes =
+        bytes_of(&Hello { version: 9, build: String::new(), role: LinkRole::Control { peer: PeerIndex(0) } })
+            .to_vec();
     bytes.extend_from_slice(b"fields of the future");
     assert_eq!(Hello::decode(&bytes.into()), Err(DecodeError::Version { ours: PROTOCOL_VERSION, theirs: 9 }));
     let refusal = HelloReply::Refuse(RefuseReason::Version { ours: 0x0102, theirs: 9 });

@@ -13,8 +13,8 @@ use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, 
 use serde_json::Value;
 use server::{
     Api, ApiConfig, DepthStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness,
-    SequenceStatus, SourceStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
-    WorkStatus, router,
+    SequenceStatus, SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer,
+    WindowStatus, WorkStatus, router,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::timeout;
@@ -152,7 +152,7 @@ impl Line for FakeLine {
     }
 }
 
-/// A line of two stages, one of them down, with a request.
+/// A line of two stages, one of them down, with a spare and a request.
 fn status() -> LineStatus {
     LineStatus {
         stages: vec![
@@ -161,6 +161,7 @@ fn status() -> LineStatus {
                 pid: Some(1),
                 layers: [0, 15],
                 state: "ready".into(),
+                standby: "none".into(),
                 weight_bytes: Some(1 << 20),
                 kv_bytes: Some(1 << 10),
                 row_bytes: 256,
@@ -174,10 +175,22 @@ fn status() -> LineStatus {
                 state: "down".into(),
                 reason: Some("no heartbeat for 1 s".into()),
                 advice: Some("Start it again.".into()),
+                standby: "warm".into(),
                 rtt_ms: Some(0.25),
                 ..StageStatus::default()
             },
         ],
+        spares: vec![SpareStatus {
+            address: "127.0.0.1:7412".into(),
+            pid: Some(3),
+            layers: Some([15, 30]),
+            state: "spare".into(),
+            reason: None,
+            advice: None,
+            weight_bytes: Some(1 << 20),
+            kv_bytes: Some(1 << 10),
+            rtt_ms: Some(0.5),
+        }],
         sequences: vec![SequenceStatus {
             request: 7,
             phase: "decode".into(),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use forecast::Workload;
 use line::{EngineSource, Front, FrontConfig, LoadError, Node, NodeConfig, StageAddress, StageSpec};
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions, Shape};
-use protocol::{Assign, Generation, SamplerParams, Token};
+use protocol::{Generation, Holding, SamplerParams, Token};
 use scheduler::{Event, Request, Timings};
 use spec::Speculate;
 use stage::Engine;
@@ -178,6 +178,8 @@ impl OwnRuntime {
             build: signals::build(),
             plan: null_line::plan(plan.n_stages, common.context, SLOTS),
             stages,
+            spares: Vec::new(),
+            lease: Duration::ZERO,
             scheduler: scheduler::Config { speculate: plan.speculate.clone(), ..config },
             dial: dial(plan),
             heartbeat: Heartbeat::default(),
@@ -210,10 +212,10 @@ struct ToySource(Common);
 impl EngineSource for ToySource {
     fn load(
         &self,
-        assign: &Assign,
+        holding: &Holding,
         _progress: &mut dyn FnMut(u16, &str),
     ) -> Result<Box<dyn Engine>, LoadError> {
-        let (index, n_stages) = (usize::from(assign.index.0), usize::from(assign.n_stages));
+        let (index, n_stages) = (holding.layers.start as usize, holding.n_layers as usize);
         Ok(Box::new(ToyEngine::new(index, n_stages, self.0.clone())))
     }
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use protocol::{Report, SeqId, StageIndex, StageState, Work};
+use protocol::{PeerIndex, Report, SeqId, StageIndex, StageState, Work};
 use scheduler::{Event, Journal, Moved, Movement, RequestId, SharedJournal, StageSeen};
 use tokio::sync::{broadcast, watch};
 
 use super::Core;
-use crate::front::roster::SeatState;
-use crate::front::status::{LineSnapshot, StageSnapshot};
+use crate::front::roster::{Cover, PeerState};
+use crate::front::status::{LineSnapshot, SpareSnapshot, StageSnapshot};
 
 /// Whom a front shows what it does. Slow watchers miss movements; they never slow the line.
 #[derive(Clone, Debug)]
@@ -121,41 +121,70 @@ impl Core {
     }
 
     fn stages_seen(&self) -> Vec<StageSeen> {
-        let seen = |at: usize| StageSeen {
-            address: self.roster.plan().addresses[at].clone(),
-            layers: self.roster.plan().ranges[at],
-            is_local: self.roster.is_own(StageIndex(at as u16)),
-            rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
+        let seen = |stage| {
+            let peer = self.roster.seated(stage);
+            StageSeen {
+                address: self.roster.peer(peer).address.clone(),
+                layers: self.roster.plan().range(stage),
+                is_local: self.roster.is_own(stage),
+                rtt: self.rtt(peer),
+            }
         };
-        (0..self.links.len()).map(seen).collect()
+        self.stage_indices().map(seen).collect()
+    }
+
+    /// Who could take each stage's place; none if the line has no spares.
+    pub(in crate::front) fn covers(&self) -> Option<Vec<Cover>> {
+        let has_spares = self.roster.spares().next().is_some();
+        has_spares.then(|| self.stage_indices().map(|stage| self.roster.cover(stage)).collect())
+    }
+
+    fn stage_indices(&self) -> impl Iterator<Item = StageIndex> + use<> {
+        (0..self.ledgers.len() as u16).map(StageIndex)
+    }
+
+    fn rtt(&self, peer: PeerIndex) -> Option<Duration> {
+        self.links[usize::from(peer.0)].as_ref().and_then(|link| link.stats().rtt)
     }
 
     pub(in crate::front) fn snapshot(&mut self, now: Duration) -> LineSnapshot {
-        let mut stages = Vec::with_capacity(self.links.len());
-        for (at, seat) in self.roster.seats().iter().enumerate() {
-            let stage = StageIndex(at as u16);
-            let row_bytes = match seat.state {
-                SeatState::Assigned(StageState::Ready { row_width, .. }) if at + 1 < self.links.len() => {
-                    self.roster.plan().row_dtype.row_bytes(row_width as usize) as u64
-                }
-                _ => 0,
-            };
-            stages.push(StageSnapshot {
-                address: self.roster.plan().addresses[at].clone(),
-                is_local: self.roster.is_own(stage),
-                layers: self.roster.plan().ranges[at],
-                seat: seat.clone(),
-                busy: self.busy.share(stage, now),
-                rtt: self.links[at].as_ref().and_then(|link| link.stats().rtt),
-                counters: self.ledgers[at].total(),
-                row_bytes,
-            });
-        }
         LineSnapshot {
-            stages,
+            stages: self.stage_indices().map(|stage| self.stage_snapshot(stage, now)).collect(),
+            spares: self.roster.spares().map(|spare| self.spare_snapshot(spare)).collect(),
             sequences: self.scheduler.sequences().filter(|seq| !self.pulse.is_probe(seq.request)).collect(),
             stats: self.scheduler.stats(),
-            relayed: self.roster.seats().last().is_some_and(|seat| seat.relayed),
+            relayed: self.roster.stages().last().is_some_and(|peer| peer.relayed),
         }
+    }
+
+    fn stage_snapshot(&mut self, stage: StageIndex, now: Duration) -> StageSnapshot {
+        let at = usize::from(stage.0);
+        let (seated, plan) = (self.roster.seated(stage), self.roster.plan());
+        let peer = self.roster.peer(seated).clone();
+        let row_bytes = match peer.state {
+            PeerState::Assigned(StageState::Ready { row_width, .. }) if at + 1 < self.ledgers.len() => {
+                plan.row_dtype.row_bytes(row_width as usize) as u64
+            }
+            _ => 0,
+        };
+        StageSnapshot {
+            is_local: self.roster.is_own(stage),
+            layers: plan.range(stage),
+            peer,
+            cover: self.roster.cover(stage),
+            busy: self.busy.share(stage, now),
+            rtt: self.rtt(seated),
+            counters: self.ledgers[at].total(),
+            row_bytes,
+        }
+    }
+
+    fn spare_snapshot(&self, spare: PeerIndex) -> SpareSnapshot {
+        let peer = self.roster.peer(spare).clone();
+        let layers = match peer.state {
+            PeerState::Spare { seat, .. } => Some(self.roster.plan().range(seat)),
+            PeerState::Away { .. } | PeerState::Linked | PeerState::Assigned(_) => peer.holds,
+        };
+        SpareSnapshot { peer, layers, rtt: self.rtt(spare) }
     }
 }

@@ -1,7 +1,9 @@
-//! Stages that die, move and are replaced at random, seen only through what the front hears: whatever happened, once
-//! they stay the line comes up.
+//! Machines that die, move and are replaced at random, seen only through what the front hears: whatever happened, once
+//! they stay the line comes up, and every spare stands by.
 
-use super::tests::{ms, node, ready, roster};
+use protocol::LayerRange;
+
+use super::tests::{ms, node, ready, roster_with};
 use super::*;
 
 /// A stage as it really is.
@@ -11,6 +13,7 @@ struct Stage {
     /// The front's control link to it stands.
     linked: bool,
     assigned: Option<(Generation, Assign)>,
+    prepared: Option<LayerRange>,
 }
 
 struct World {
@@ -18,16 +21,24 @@ struct World {
     stages: Vec<Stage>,
     now: Duration,
     random: u64,
-    dialled: Option<Generation>,
+    dialled: Option<(Generation, PeerIndex)>,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let n = 2 + (seed % 4) as u16;
-        let stage = |at| Stage { node: node(at), address: u64::from(at), linked: false, assigned: None };
+        let spares = [None, None, Some(seed as u16 / 7 % n)];
+        let spares = &spares[..seed as usize / 3 % 4];
+        let stage = |at| Stage {
+            node: node(at),
+            address: u64::from(at),
+            linked: false,
+            assigned: None,
+            prepared: None,
+        };
         Self {
-            line: roster(n, false),
-            stages: (0..n).map(stage).collect(),
+            line: roster_with(n, false, spares),
+            stages: (0..n + spares.len() as u16).map(stage).collect(),
             now: ms(1),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             dialled: None,
@@ -48,8 +59,8 @@ impl World {
     /// One thing happens.
     fn happens(&mut self) {
         let at = self.random(self.stages.len() as u64) as usize;
-        let stage = StageIndex(at as u16);
-        match self.random(6) {
+        let peer = PeerIndex(at as u16);
+        match self.random(7) {
             0 | 1 => self.link(at),
             2 => {
                 // It dies; its address and its key may be others afterwards, heard of in any order.
@@ -58,20 +69,23 @@ impl World {
                 if self.random(4) == 0 {
                     self.stages[at].node.0[1] += 1;
                 }
-                self.stages[at].assigned = None;
+                (self.stages[at].assigned, self.stages[at].prepared) = (None, None);
                 if moves && self.random(2) == 0 {
                     let host = self.host(at);
-                    self.line.handle_address(stage, Some(host), self.now);
+                    self.line.handle_address(peer, Some(host), self.now);
                 }
                 if std::mem::take(&mut self.stages[at].linked) {
-                    self.line.handle_lost(stage, "killed".into(), self.now);
+                    self.line.handle_lost(peer, "killed".into(), self.now);
                 }
             }
-            3 => self.line.handle_unreachable(stage, "refused".into(), self.now),
+            3 => self.line.handle_unreachable(peer, "refused".into(), self.now),
             4 => {
                 let generation = self.line.generation();
-                self.line.handle_fault(stage, generation, "a fault", self.now);
+                if let Some(stage) = self.line.seat_of(peer) {
+                    self.line.handle_fault(stage, generation, "a fault", self.now);
+                }
             }
+            5 => self.fails(at),
             _ => self.work(),
         }
         let pause = self.random(8000);
@@ -81,45 +95,79 @@ impl World {
 
     fn link(&mut self, at: usize) {
         if !std::mem::replace(&mut self.stages[at].linked, true) {
-            self.stages[at].assigned = None;
-            self.line.handle_linked(StageIndex(at as u16), self.stages[at].node, 1, false, self.now);
+            (self.stages[at].assigned, self.stages[at].prepared) = (None, None);
+            self.line.handle_linked(PeerIndex(at as u16), self.stages[at].node, 1, false, self.now);
         }
     }
 
-    /// What the roster says reaches the stages that are linked.
+    /// It cannot load what it was told to.
+    fn fails(&mut self, at: usize) {
+        let peer = PeerIndex(at as u16);
+        let failed = StageState::Failed { reason: "no memory".into() };
+        if self.stages[at].prepared.take().is_some() {
+            self.line.handle_spare_state(peer, failed, self.now);
+        } else if let (Some((generation, _)), Some(stage)) =
+            (self.stages[at].assigned.take(), self.line.seat_of(peer))
+        {
+            self.line.handle_state(stage, generation, failed, self.now);
+        }
+    }
+
+    /// What the roster says reaches the machines that are linked.
     fn hear(&mut self) {
         while let Some(action) = self.line.poll_action() {
             match action {
-                Action::Send(ToStage { to, generation, command: Command::Assign(assign) }) => {
+                Action::Send(ToStage { to, generation, command }) => {
                     let stage = &mut self.stages[usize::from(to.0)];
-                    if stage.linked {
-                        stage.assigned = Some((generation, *assign));
+                    if !stage.linked {
+                        continue;
                     }
+                    (stage.assigned, stage.prepared) = match command {
+                        Command::Assign(assign) => (Some((generation, *assign)), None),
+                        Command::Prepare(holding) => (None, Some(holding.layers)),
+                        other => panic!("{other:?}"),
+                    };
                 }
-                Action::DialWork(generation) => self.dialled = Some(generation),
+                Action::DialWork(generation, first) => self.dialled = Some((generation, first)),
                 _ => {}
             }
         }
+        self.waits_for_something();
     }
 
-    /// Every stage does what it was told as far as its neighbours are where it was told.
+    /// The driver waits for the next deadline: one that has passed already would keep it from ever sleeping.
+    fn waits_for_something(&mut self) {
+        for _ in 0..3 {
+            if self.line.next_deadline().is_none_or(|deadline| deadline > self.now) {
+                return;
+            }
+            self.line.handle_timeout(self.now);
+        }
+        panic!("a deadline that stays in the past: {:?}", self.line);
+    }
+
+    /// Every machine does what it was told as far as its neighbours are where it was told.
     fn work(&mut self) {
         for at in (0..self.stages.len()).rev() {
+            self.stands_by(at);
             let Some((generation, assign)) = self.stages[at].assigned.clone() else { continue };
             let accepts = assign.downstream.is_none_or(|told| {
-                let next = &self.stages[at + 1];
-                told.address == self.host(at + 1)
-                    && told.node.is_none_or(|told| told == next.node)
+                let is_there = |next: &usize| told.address == self.host(*next);
+                let Some(next) = (0..self.stages.len()).find(is_there).map(|next| &self.stages[next]) else {
+                    return false;
+                };
+                told.node.is_none_or(|told| told == next.node)
                     && next.assigned.as_ref().is_some_and(|(theirs, assign)| {
                         *theirs == generation && assign.upstream == self.stages[at].node
                     })
             });
-            if accepts {
-                self.line.handle_state(StageIndex(at as u16), generation, ready(), self.now);
+            if let (true, Some(stage)) = (accepts, self.line.seat_of(PeerIndex(at as u16))) {
+                self.line.handle_state(stage, generation, ready(), self.now);
                 self.hear();
             }
         }
-        if let Some(generation) = self.dialled.take() {
+        if let Some((generation, first)) = self.dialled.take() {
+            assert_eq!(first, self.line.seated(StageIndex(0)));
             self.line.handle_work_link(generation, self.now);
         }
         if let Some(deadline) = self.line.next_deadline() {
@@ -129,17 +177,29 @@ impl World {
         self.hear();
     }
 
+    fn stands_by(&mut self, at: usize) {
+        if let Some(layers) = self.stages[at].prepared {
+            let state = StageState::Standby { layers, weight_bytes: 1, kv_bytes: 1 };
+            self.line.handle_spare_state(PeerIndex(at as u16), state, self.now);
+            self.hear();
+        }
+    }
+
     /// Nothing dies any more, and everything is heard of in the end.
     fn settles(&mut self) -> bool {
-        for _ in 0..10 {
+        for _ in 0..20 {
             for at in 0..self.stages.len() {
                 let host = self.host(at);
-                self.line.handle_address(StageIndex(at as u16), Some(host), self.now);
+                self.line.handle_address(PeerIndex(at as u16), Some(host), self.now);
                 self.link(at);
                 self.hear();
             }
             self.work();
-            if self.line.is_up() {
+            let stands_by = |spare| {
+                let peer = self.line.peer(spare);
+                matches!(peer.state, PeerState::Spare { seat, .. } if peer.is_warm_for(seat))
+            };
+            if self.line.is_up() && self.line.spares().all(stands_by) {
                 return true;
             }
         }

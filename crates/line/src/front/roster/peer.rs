@@ -1,0 +1,119 @@
+//! One machine as the roster sees it, whether it has a seat in the line or stands by.
+
+use std::time::Duration;
+
+use protocol::{LayerRange, NodeId, StageIndex, StageState};
+
+/// One machine as the front sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// `host:port` as its neighbour dials it; none while it has none.
+    pub address: Option<String>,
+    /// Its key, once it has been heard.
+    pub node: Option<NodeId>,
+    /// Its process, once it has been heard, and until its lease has ended.
+    pub pid: Option<u32>,
+    /// How far it has come.
+    pub state: PeerState,
+    /// Whether its neighbour passes control messages on, because the front cannot reach it.
+    pub relayed: bool,
+    /// What it last failed with, until it is asked again; for people.
+    pub failed: Option<String>,
+    /// Since when it is in this state.
+    pub since: Duration,
+    /// Whether it is away for longer than its lease.
+    pub gone: bool,
+    /// The layers that it held when it was last heard.
+    pub holds: Option<LayerRange>,
+}
+
+/// How far a machine has come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PeerState {
+    /// No control link.
+    Away {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Linked, and neither assigned in this generation nor asked to stand by.
+    Linked,
+    /// Has a seat, and was assigned in this generation; what it last said.
+    Assigned(StageState),
+    /// Has no seat, and was asked to hold the layers of one; what it last said.
+    Spare {
+        /// Whose layers.
+        seat: StageIndex,
+        /// How far it has come with them.
+        state: StageState,
+    },
+}
+
+/// Who could take a stage's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cover {
+    /// Nobody: the line waits for this stage whenever it is lost.
+    Nobody,
+    /// A spare that has to load the stage's layers first.
+    Cold,
+    /// A spare that holds the stage's layers.
+    Warm,
+}
+
+impl Peer {
+    pub(super) fn unknown(address: Option<String>, relayed: bool) -> Self {
+        Self {
+            address,
+            node: None,
+            pid: None,
+            state: PeerState::Away { reason: "not reached yet".into() },
+            relayed,
+            failed: None,
+            since: Duration::ZERO,
+            gone: false,
+            holds: None,
+        }
+    }
+
+    pub(super) const fn is_away(&self) -> bool {
+        matches!(self.state, PeerState::Away { .. })
+    }
+
+    pub(super) const fn is_assigned(&self) -> bool {
+        matches!(self.state, PeerState::Assigned(_))
+    }
+
+    pub(super) fn enter(&mut self, state: PeerState, now: Duration) {
+        (self.state, self.since) = (state, now);
+    }
+
+    pub(super) fn leave(&mut self, reason: impl Into<String>, now: Duration) {
+        self.enter(PeerState::Away { reason: reason.into() }, now);
+    }
+
+    /// Whether it stands by with the layers of `seat` in memory.
+    pub(super) fn is_warm_for(&self, seat: StageIndex) -> bool {
+        matches!(&self.state, PeerState::Spare { seat: held, state: StageState::Standby { .. } } if *held == seat)
+    }
+
+    /// What it says of its layers tells what it holds.
+    pub(super) fn hear(&mut self, state: &StageState, range: LayerRange) {
+        match state {
+            StageState::Linking | StageState::Ready { .. } | StageState::Standby { .. } => {
+                (self.holds, self.failed) = (Some(range), None);
+            }
+            StageState::Failed { reason } => (self.holds, self.failed) = (None, Some(reason.clone())),
+            StageState::Idle { .. } | StageState::Loading { .. } => {}
+        }
+    }
+
+    /// It is asked for these layers: whatever else it holds goes.
+    pub(super) fn ask(&mut self, range: LayerRange) {
+        self.failed = None;
+        self.holds = self.holds.filter(|held| *held == range);
+    }
+}
+
+/// What a machine that was just asked is doing.
+pub(super) fn asked() -> StageState {
+    StageState::Loading { permille: 0, what: "asked to load".into() }
+}
