@@ -175,8 +175,24 @@ mod tests {
             change_made: None,
         };
         let is_met = |workload, as_asked| {
+            let auto = row(workload, as_asked);
+            let off = Strategy::parse("off").unwrap();
+            // A third of the time in engines, and the rest on four links.
+            let plain =
+                Row { speculate: off.clone(), tpot_ms: 60.0, stage_busy: vec![1.0 / 3.0], ..auto.clone() };
+            let compared = Comparison {
+                workload,
+                stages: auto.stages,
+                link: auto.link.clone(),
+                speculate: auto.speculate.clone(),
+                against: off,
+                speed: Median::of(vec![15.0]),
+                same_texts: 8,
+                requests: 8,
+            };
+            let results = Results { rows: vec![plain, auto], comparisons: vec![compared] };
             let mut report = Report::new("test");
-            tell_texts("here", &row(workload, as_asked), &mut report);
+            tell("model", (4, 10), &results, &mut report);
             report.is_met()
         };
         assert!(is_met(Workload::Copy, Some(0.9)) && !is_met(Workload::Copy, Some(0.3)));
