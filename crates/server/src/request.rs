@@ -48,8 +48,6 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_tokens",
     "return_token_ids",
     "return_tokens_as_token_ids",
-    "timings_per_token",
-    "return_progress",
     "guided_whitespace_pattern",
 ];
 

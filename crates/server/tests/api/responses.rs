@@ -284,8 +284,6 @@ async fn chats_names_for_fields_are_honoured_or_refused() {
     for (param, extra) in [
         ("n", json!({ "n": 2 })),
         ("messages", json!({ "messages": [{ "role": "user", "content": "Hi" }] })),
-        ("timings_per_token", json!({ "timings_per_token": true })),
-        ("return_progress", json!({ "return_progress": true })),
         ("guided_whitespace_pattern", json!({ "guided_whitespace_pattern": " *" })),
         ("include[1]", json!({ "include": ["reasoning.encrypted_content", "message.logprobs"] })),
         ("include[0]", json!({ "include": [1] })),
