@@ -12,8 +12,8 @@ use super::{DecodeError, Wire};
 use crate::{
     Chunk, Close, Epoch, Fault, FaultKind, Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
     HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, PeerIndex, Position, PromptPart, RefuseReason,
-    Report, RowDtype, Rows, SamplerParams, SeqId, StageIndex, StageTiming, ToFront, ToStage, Token,
-    TokenLogprobs, Window, WindowId, Work, limits,
+    Report, RowDtype, Rows, SamplerParams, SeqId, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
+    Window, WindowId, Work, limits,
 };
 
 fn bytes_of<T: Wire>(value: &T) -> Bytes {
