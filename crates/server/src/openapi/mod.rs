@@ -74,7 +74,8 @@ fn operation(path: &str, summary: &str, body: Option<Body>) -> Value {
     let mut content = json!({ content: { "schema": {} } });
     let streams = body.as_ref().is_some_and(|body| body.fields.iter().any(|(name, _)| *name == "stream"));
     if streams {
-        content["text/event-stream"] = json!({ "schema": { "type": "string" } });
+        // Readers differ in whether a stream is its text or its events; what these hold is in docs/api.md.
+        content["text/event-stream"] = json!({ "schema": {} });
     }
     let error = json!({ "schema": { "$ref": "#/components/schemas/Error" } });
     let mut operation = json!({
