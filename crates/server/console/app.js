@@ -9,6 +9,7 @@ import { Series } from "./series.js";
 import { follow } from "./server.js";
 import { SpeedView } from "./speed.js";
 import { nextTheme, startTheme } from "./theme.js";
+import { IS_OUT } from "./track.js";
 
 const VIEWS = ["line", "chat"];
 
@@ -45,7 +46,7 @@ const hear = {
 };
 
 function showReadiness({ ready, reason, progress, model, line: { stages } }) {
-  const isOut = stages.some(({ state }) => state === "down" || state === "failed");
+  const isOut = stages.some(({ state }) => IS_OUT.has(state));
   showState(
     ready ? "ready" : isOut ? "down" : "starting",
     ready ? "Ready" : isOut ? "Line down" : "Starting",

@@ -4,12 +4,11 @@ import { byId, el, List, mark, say } from "./dom.js";
 import { Flow } from "./flow.js";
 import { bytes, clock, count, millis, number, percent, share } from "./format.js";
 import { inline } from "./markdown.js";
-import { Track } from "./track.js";
+import { IS_OUT, Track } from "./track.js";
 
 /** A stage with the link before it is no narrower than this; where they do not fit, they scroll. */
 const STAGE_PX = 240;
 const FRONT_PX = 100;
-const IS_OUT = new Set(["down", "failed"]);
 
 export class LineView {
   constructor(series) {
@@ -80,7 +79,7 @@ export class LineView {
     this.remember(made, stage, isOut);
     mark(card, "data-state", stage.state);
     card.style.setProperty("--busy", isOut ? 0 : stage.busy.toFixed(3));
-    say(made.badge, stage.state === "down" ? "✕ down" : stage.state);
+    say(made.badge, stage.state === "down" || stage.state === "gone" ? `✕ ${stage.state}` : stage.state);
     say(made.where, place(stage));
     made.where.title = made.where.textContent;
     say(made.layers, `${stage.layers[0]}–${stage.layers[1] - 1}`);

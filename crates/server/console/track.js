@@ -2,6 +2,9 @@
 
 import { mark, say, svg } from "./dom.js";
 
+/** States of a stage that does not compute. */
+export const IS_OUT = new Set(["down", "failed", "gone"]);
+
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Requests next to each other do not cover each other. */
@@ -59,7 +62,7 @@ export class Track {
           cx: x,
           cy: y,
           r: 4,
-          "data-down": ["down", "failed"].includes(this.cards()[at].dataset.state),
+          "data-down": IS_OUT.has(this.cards()[at].dataset.state),
         }),
       ),
     );
