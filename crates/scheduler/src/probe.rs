@@ -21,18 +21,10 @@ impl Scheduler {
     pub fn probe(&mut self, token: Token, now: Duration) -> Result<RequestId, Refusal> {
         let width = self.unknown_width().unwrap_or(1);
         let request = Request {
-            prompt: vec![token],
             sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-            seed: 0,
-            choice: 0,
             max_tokens: Some(width),
             ignore_eos: true,
-            top_logprobs: None,
-            of_prompt: None,
-            client: 0,
-            priority: 0,
-            namespace: None,
-            prediction: None,
+            ..Request::new(vec![token])
         };
         self.take(request, vec![Box::new(Filler)], Some(width), now)
     }

@@ -209,27 +209,12 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use protocol::SamplerParams;
-
     use super::*;
 
     const PATIENT: Duration = Duration::from_secs(60);
 
     fn waiting(client: Client, priority: i32) -> Waiting {
-        let request = Request {
-            prompt: vec![Token(1)],
-            sampler: SamplerParams::default(),
-            seed: 0,
-            choice: 0,
-            max_tokens: None,
-            ignore_eos: false,
-            top_logprobs: None,
-            of_prompt: None,
-            client,
-            priority,
-            namespace: None,
-            prediction: None,
-        };
+        let request = Request { client, priority, ..Request::new(vec![Token(1)]) };
         Waiting {
             request,
             own: Vec::new(),

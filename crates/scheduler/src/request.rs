@@ -47,6 +47,25 @@ pub struct Request {
 }
 
 impl Request {
+    /// To go on from a prompt with the usual sampling, as far as there is room; nobody's, and sharing nothing.
+    #[must_use]
+    pub fn new(prompt: Vec<Token>) -> Self {
+        Self {
+            prompt,
+            sampler: SamplerParams::default(),
+            seed: 0,
+            choice: 0,
+            max_tokens: None,
+            ignore_eos: false,
+            top_logprobs: None,
+            of_prompt: None,
+            client: 0,
+            priority: 0,
+            namespace: None,
+            prediction: None,
+        }
+    }
+
     /// Whether nothing is generated: it is done when its prompt is.
     #[must_use]
     pub const fn is_prompt_only(&self) -> bool {

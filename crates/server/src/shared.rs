@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use protocol::{SamplerParams, Token};
+use protocol::Token;
 use scheduler::{Event, LEAST_PREFIX, Request, SHARED};
 use serde_json::{Map, Value};
 
@@ -94,18 +94,12 @@ impl SharedPrompt {
             return;
         }
         let request = Request {
-            prompt: self.tokens.clone(),
-            sampler: SamplerParams::default(),
-            seed: 0,
-            choice: 0,
             max_tokens: Some(1),
             ignore_eos: true,
-            top_logprobs: None,
-            of_prompt: None,
             client,
             priority,
             namespace: Some(SHARED),
-            prediction: None,
+            ..Request::new(self.tokens.clone())
         };
         let Ok(mut submission) = api.line().submit(request, None).await else {
             // A full queue: another time.

@@ -12,7 +12,7 @@ use axum::extract::{Request as HttpRequest, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use protocol::{Found, HiddenRows, OfPrompt, Pooling, SamplerParams, Token};
+use protocol::{Found, HiddenRows, OfPrompt, Pooling, Token};
 use scheduler::{Event, Finish, Refusal, Request, Timings};
 
 use crate::api::{Api, Model};
@@ -167,18 +167,11 @@ impl Drop for Embedding {
 impl Embedding {
     async fn start(api: &Api, model: &Model, text: &[Token], job: &Job) -> Result<Self, ApiError> {
         let request = Request {
-            prompt: text.to_vec(),
-            sampler: SamplerParams::default(),
-            seed: 0,
-            choice: 0,
             max_tokens: Some(0),
-            ignore_eos: false,
-            top_logprobs: None,
             of_prompt: Some(OfPrompt::Embedding(job.pooling)),
             client: job.caller.client(),
             priority: job.priority,
-            namespace: None,
-            prediction: None,
+            ..Request::new(text.to_vec())
         };
         let running = api.enter()?;
         let trace = job.trace.as_ref();
