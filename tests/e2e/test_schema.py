@@ -26,10 +26,11 @@ def test_requests_made_up_from_the_document_are_answered_as_it_says(tmp_path, ki
     guessing = ("--speculate", "suffix", "--width", 2, "--depth", 3)
     with Serve(toy.write(tmp_path / "toy.gguf"), "--stages", 2, "--threads", 1, "--ctx", CONTEXT, *guessing) as serve:
         serve.wait_ready()
+        # One worker: Python 3.11 fails now and then when two threads parse code at once, and hypothesis does.
         command = [
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{serve.url}/openapi.json"),
             *("--phases", kind, "--max-time", str(KINDS[kind]), "--checks", ",".join(CHECKS)),
-            *("--seed", os.environ.get("PACELINE_SEED", "1"), "--workers", "2"),
+            *("--seed", os.environ.get("PACELINE_SEED", "1"), "--workers", "1"),
             *("--request-timeout", "30", "--generation-database", "none", "--no-color", "--warnings", "off"),
         ]
         within = KINDS[kind] + WITHIN_S
