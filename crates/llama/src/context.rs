@@ -1,13 +1,13 @@
 //! A model's running state: the cells of keys and values, one call at a time, and the exact switch.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 use protocol::KvType;
-use stage::Slot;
+use stage::{Cancel, Slot};
 
 use crate::LoadError;
 use crate::backend;
@@ -44,6 +44,8 @@ pub(crate) struct Context {
     tap: Option<NonNull<Tap>>,
     max_rows: u32,
     keeps_embeddings: bool,
+    /// llama.cpp looks at it while it computes, if anybody may stop a call.
+    cancel: Option<Arc<Cancel>>,
     /// Declared last: the model must outlive the context.
     model: Arc<Model>,
 }
@@ -51,6 +53,14 @@ pub(crate) struct Context {
 // SAFETY: a llama_context has no thread affinity; it is only used through `&mut self` (reading logits apart, which
 // the engine's owner does on the same thread), so one thread at a time.
 unsafe impl Send for Context {}
+
+/// Why a batch was not computed.
+pub(crate) enum NotComputed {
+    /// It was stopped. llama.cpp has removed what the batch had put into its memory.
+    Cancelled,
+    /// llama.cpp's reason.
+    Failed(String),
+}
 
 /// Positions per slot that a wish of `context` gives.
 pub(crate) fn padded(context: u32) -> u32 {
@@ -77,7 +87,15 @@ impl Context {
         };
         // SAFETY: `raw` is the live context just made.
         let batch = unsafe { Batch::new(raw) };
-        let context = Self { raw, batch, tap, max_rows: options.max_rows, keeps_embeddings: false, model };
+        let context = Self {
+            raw,
+            batch,
+            tap,
+            max_rows: options.max_rows,
+            keeps_embeddings: false,
+            cancel: None,
+            model,
+        };
         if options.exact {
             context.use_reference_kernels()?;
         }
@@ -118,11 +136,20 @@ impl Context {
         self.tap.map(|tap| unsafe { &mut *tap.as_ptr() })
     }
 
+    /// Has llama.cpp look at `cancel` between the operators of a graph; back ends other than the CPU's and Metal's do not.
+    pub(crate) fn heed(&mut self, cancel: Cancel) {
+        let cancel = self.cancel.insert(Arc::new(cancel));
+        let data = Arc::as_ptr(cancel).cast_mut().cast();
+        // SAFETY: the context is live and idle; `data` is what `is_cancelled` takes it for and lives until the context is
+        // freed or is given another one here.
+        unsafe { sys::llama_set_abort_callback(self.raw.as_ptr(), Some(is_cancelled), data) };
+    }
+
     /// Computes the batch and waits for it.
     ///
     /// # Errors
-    /// llama.cpp's reason.
-    pub(crate) fn compute(&mut self) -> Result<(), String> {
+    /// If it was stopped or llama.cpp failed.
+    pub(crate) fn compute(&mut self) -> Result<(), NotComputed> {
         backend::clear_last_error();
         let batch = self.batch.raw();
         // SAFETY: context and batch are live and belong to each other; the batch was filled through checked calls.
@@ -132,8 +159,11 @@ impl Context {
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
         match status {
             0 => Ok(()),
-            1 => Err("no room for these positions in the memory of keys and values".to_owned()),
-            _ => Err(backend::take_last_error()),
+            1 => Err(NotComputed::Failed(
+                "no room for these positions in the memory of keys and values".to_owned(),
+            )),
+            2 => Err(NotComputed::Cancelled),
+            _ => Err(NotComputed::Failed(backend::take_last_error())),
         }
     }
 
@@ -241,6 +271,11 @@ impl Drop for Context {
         unsafe { sys::llama_free(self.raw.as_ptr()) };
         free_tap(self.tap.take());
     }
+}
+
+unsafe extern "C" fn is_cancelled(data: *mut c_void) -> bool {
+    // SAFETY: `data` is the `Cancel` that `Context::heed` registered, which outlives every call; it is only ever shared.
+    unsafe { &*data.cast::<Cancel>() }.is_raised()
 }
 
 fn free_tap(tap: Option<NonNull<Tap>>) {

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::{KvType, Open, Position, Token};
-use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
+use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
 
 use crate::LoadError;
 use crate::constrain::GrammarCache;
-use crate::context::{Context, ContextOptions, MAX_SLOTS};
+use crate::context::{Context, ContextOptions, MAX_SLOTS, NotComputed};
 use crate::embeddings::Embeddings;
 use crate::model::{Model, ModelOptions};
 use crate::role::Role;
@@ -116,6 +116,7 @@ pub struct LlamaEngine {
     rows: Vec<f32>,
     /// What each row of the last call has left behind (tail only).
     left: Vec<Want>,
+    was_cancelled: bool,
 }
 
 impl LlamaEngine {
@@ -161,6 +162,7 @@ impl LlamaEngine {
             held: vec![0; usize::from(config.n_slots)],
             input_scale: role.input_scale,
             left: Vec::new(),
+            was_cancelled: false,
             rows: Vec::new(),
             context,
             shape,
@@ -275,7 +277,7 @@ impl LlamaEngine {
     }
 
     /// Runs the filled batch; the captured rows land in `out`.
-    fn compute(&mut self, n_rows: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
+    fn compute(&mut self, spans: &[Span], n_rows: usize, out: &mut Vec<f32>) -> Result<(), EngineError> {
         let width = self.shape.row_width;
         if let Some(tap) = self.context.tap() {
             out.reserve(n_rows * width);
@@ -289,7 +291,17 @@ impl LlamaEngine {
                 return Err(refused(&format!("the tensor that leaves the stage {fault}")));
             }
         }
-        computed.map_err(|reason| EngineError { reason: format!("llama.cpp: {reason}") })?;
+        match computed {
+            Ok(()) => {}
+            Err(NotComputed::Failed(reason)) => {
+                return Err(EngineError { reason: format!("llama.cpp: {reason}") });
+            }
+            Err(NotComputed::Cancelled) => {
+                self.was_cancelled = true;
+                spans.iter().for_each(|span| self.held[usize::from(span.slot.0)] = span.base.0);
+                return Err(EngineError { reason: "the call was stopped".to_owned() });
+            }
+        }
         if !self.shape.is_tail && out.len() != n_rows * width {
             return Err(refused(&format!("{} values came out of {n_rows} rows", out.len())));
         }
@@ -352,17 +364,26 @@ impl Engine for LlamaEngine {
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
         out.clear();
         self.left.clear();
+        self.was_cancelled = false;
         let n_rows = self.check_spans(spans)?;
         self.context.set_embeddings(self.shape.is_tail && wants_hidden(spans));
         self.fill(spans, n_rows, input)?;
         for span in spans {
             self.held[usize::from(span.slot.0)] = span.base.0 + span.n_rows as u32;
         }
-        self.compute(n_rows, out)?;
+        self.compute(spans, n_rows, out)?;
         if self.shape.is_tail {
             self.left.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)));
         }
         Ok(())
+    }
+
+    fn heed(&mut self, cancel: Cancel) {
+        self.context.heed(cancel);
+    }
+
+    fn was_cancelled(&self) -> bool {
+        self.was_cancelled
     }
 
     fn logits(&self, row: usize) -> &[f32] {

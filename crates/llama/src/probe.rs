@@ -7,7 +7,7 @@
 use gguf::Model;
 use stage::Slot;
 
-use crate::context::{Context, shown, tensor_name};
+use crate::context::{Context, NotComputed, shown, tensor_name};
 use crate::{LoadError, dequantize};
 
 /// Random rows fed in, if a call may have so many.
@@ -52,7 +52,10 @@ fn capture(context: &mut Context, rows: &[f32]) -> Result<Vec<f32>, String> {
         tap.rows.clear();
         tap.fault = None;
     }
-    context.compute()?;
+    context.compute().map_err(|error| match error {
+        NotComputed::Cancelled => "the call was stopped".to_owned(),
+        NotComputed::Failed(reason) => reason,
+    })?;
     if !context.cut(Slot(0), 0) {
         return Err("its memory cannot be emptied".to_owned());
     }

@@ -98,6 +98,8 @@ pub struct Summary {
     pub refused_proposals: u64,
     /// Engine calls that served several sequences at once.
     pub shared_calls: u64,
+    /// Engine calls that were stopped, since nobody wanted any of it.
+    pub cancelled_calls: u64,
     /// Prompt tokens taken over from prefixes.
     pub reused_tokens: u64,
     /// Of those, from sequences that were still running.
@@ -202,6 +204,7 @@ fn drive(
         accepted: guessed.accepted,
         refused_proposals: guessed.refused,
         shared_calls: counts.shared_calls,
+        cancelled_calls: counts.cancelled_calls,
         reused_tokens: guessed.reused_tokens,
         shared_tokens: guessed.shared_tokens,
         restored_tokens: guessed.restored_tokens,
@@ -231,6 +234,7 @@ impl Summary {
         self.accepted += other.accepted;
         self.refused_proposals += other.refused_proposals;
         self.shared_calls += other.shared_calls;
+        self.cancelled_calls += other.cancelled_calls;
         self.reused_tokens += other.reused_tokens;
         self.shared_tokens += other.shared_tokens;
         self.restored_tokens += other.restored_tokens;
@@ -250,7 +254,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, \
+            "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, {} stopped, \
              {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
@@ -261,6 +265,7 @@ impl fmt::Display for Summary {
             self.accepted,
             self.proposed,
             self.shared_calls,
+            self.cancelled_calls,
             self.reused_tokens,
             self.shared_tokens,
             self.restored_tokens,

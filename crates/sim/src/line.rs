@@ -8,7 +8,7 @@ use protocol::{
     Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, PeerIndex, Position, PrefixKey,
     Report, SeqId, StageIndex, ToFront, ToStage, Wire, Work,
 };
-use stage::{Blob, Config, Done, Keeping, Output, StageCore, StoreWork};
+use stage::{Blob, Call, Cancel, Config, Engine as _, Interest, Keeping, Output, StageCore, StoreWork};
 
 use crate::check::{Order, Violation};
 use crate::front::{Front, Judgement, Sent};
@@ -49,7 +49,10 @@ struct Stage {
     /// In which the stage was assigned.
     generation: Generation,
     /// The call under way, and the generation in which it began.
-    running: Option<(Done, Generation)>,
+    running: Option<(Call, Generation)>,
+    /// Who wants its result, and the word to the engine if nobody does.
+    interest: Interest,
+    cancel: Cancel,
     /// What outlives the line.
     store: BTreeMap<PrefixKey, Blob>,
     order: Order,
@@ -62,6 +65,8 @@ pub(crate) struct Counts {
     pub(crate) events: u64,
     /// Engine calls that served several sequences at once.
     pub(crate) shared_calls: u64,
+    /// Engine calls that were stopped, since nobody wanted any of it.
+    pub(crate) cancelled_calls: u64,
     /// Windows that a stage dropped before it computed them.
     pub(crate) dropped: u64,
     /// Engine calls on top of rows that should have been cut.
@@ -100,16 +105,20 @@ impl<F: Front> Line<F> {
             let shape = scenario.model.shape(layers, scenario.sizes);
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
             let has_store = scenario.stores.everywhere || index + 1 < n_stages;
-            let engine = ToyEngine::new(scenario.model.clone(), shape.clone(), flaws);
+            let mut engine = Watched::new(ToyEngine::new(scenario.model.clone(), shape.clone(), flaws));
+            let cancel = Cancel::default();
+            engine.heed(cancel.clone());
             Stage {
                 core: StageCore::new(
                     shape,
                     Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store },
                 ),
-                engine: Watched::new(engine),
+                engine,
                 time,
                 generation: Generation(0),
                 running: None,
+                interest: Interest::default(),
+                cancel,
                 store: BTreeMap::new(),
                 order: Order::default(),
                 known: Known::default(),
@@ -225,6 +234,7 @@ impl<F: Front> Line<F> {
             self.violations.push(Violation::Order { stage: name(index), seq, what });
         }
         stage.known.hear_frame(&frame.work);
+        stage.interest.note_frame(&frame);
         stage.core.handle_frame(frame, self.now);
         self.after_stage(index);
     }
@@ -236,6 +246,7 @@ impl<F: Front> Line<F> {
             && message.generation == stage.generation
         {
             stage.known.hear_hint(hint);
+            stage.interest.note_hint(&hint);
             stage.core.handle_hint(hint);
             self.after_stage(index);
         }
@@ -274,7 +285,14 @@ impl<F: Front> Line<F> {
 
     fn call_is_done(&mut self, index: usize) {
         let stage = &mut self.stages[index];
-        let (done, generation) = stage.running.take().expect("only a call under way is ever done");
+        let (call, generation) = stage.running.take().expect("only a call under way is ever done");
+        // An engine looks up from its work now and then only.
+        if stage.interest.is_gone() && self.random.percent(50) {
+            stage.cancel.raise();
+            self.counts.cancelled_calls += 1;
+        }
+        let done = call.execute(&mut stage.engine);
+        stage.cancel.clear();
         stage.core.complete(done, &stage.engine, self.now);
         for what in stage.engine.take_broken() {
             self.violations.push(Violation::Call { stage: name(index), what });
@@ -335,7 +353,8 @@ impl<F: Front> Line<F> {
         }
         let took = stage.time.per_call + stage.time.per_row * call.n_rows() as u32;
         stage.known.begin_call(stage.core.stats());
-        stage.running = Some((call.execute(&mut stage.engine), stage.generation));
+        stage.interest = Interest::in_call(&call, stage.core.shape().rewind);
+        stage.running = Some((call, stage.generation));
         self.plan(self.now + took, Happening::Done(index));
     }
 
@@ -424,6 +443,7 @@ impl Stage {
     fn assign(&mut self, generation: Generation) {
         self.generation = generation;
         self.core.reset();
+        self.interest.note_reset();
         self.order = Order::default();
         self.known = Known::default();
     }

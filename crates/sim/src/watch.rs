@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use protocol::{Open, Position};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
+use stage::{Cancel, Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
 
 /// Passes everything on and keeps what was wrong with it.
 pub(crate) struct Watched<E> {
@@ -81,9 +81,20 @@ impl<E: Engine> Engine for Watched<E> {
         }
         self.asked.clear();
         self.asked.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)));
-        self.inner.run(spans, input, out).inspect_err(|_| {
-            spans.iter().for_each(|span| self.held[usize::from(span.slot.0)] = None);
-        })
+        let computed = self.inner.run(spans, input, out);
+        if computed.is_err() {
+            let held = |span: &Span| self.inner.was_cancelled().then_some(span.base);
+            spans.iter().for_each(|span| self.held[usize::from(span.slot.0)] = held(span));
+        }
+        computed
+    }
+
+    fn heed(&mut self, cancel: Cancel) {
+        self.inner.heed(cancel);
+    }
+
+    fn was_cancelled(&self) -> bool {
+        self.inner.was_cancelled()
     }
 
     fn logits(&self, row: usize) -> &[f32] {

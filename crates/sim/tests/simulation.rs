@@ -27,6 +27,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     let plan = |seed| Plan { seed, driver: Some(Driver::Scheduler), ..Plan::default() };
     let sum = hold_all((0..400).map(plan));
     assert!(sum.tokens > 20_000 && sum.shared_calls > 500 && sum.outages > 200, "the runs are idle: {sum}");
+    assert!(sum.cancelled_calls > 100, "no call is stopped: {sum}");
     assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
     assert!(sum.prompt_parts > 1000, "nothing is asked of prompts: {sum}");

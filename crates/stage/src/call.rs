@@ -144,6 +144,8 @@ pub(crate) enum RunError {
     Cut(Slot, EngineError),
     /// The computation failed; the spans' slots are undefined.
     Run(EngineError),
+    /// It was stopped since nobody wants the result; the slots hold what the spans begin behind.
+    Cancelled,
 }
 
 impl Call {
@@ -200,6 +202,9 @@ impl Batch {
             self.items.iter().flat_map(|item| &item.frame.rows).for_each(|packed| packed.unpack_into(rows));
             Input::Rows(rows)
         };
-        engine.run(&self.spans, input, out).map_err(RunError::Run)
+        engine.run(&self.spans, input, out).map_err(|error| match engine.was_cancelled() {
+            true => RunError::Cancelled,
+            false => RunError::Run(error),
+        })
     }
 }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod cancel;
 mod core;
 pub mod logprobs;
 pub mod null;
@@ -34,6 +35,7 @@ mod thread;
 
 pub use self::core::{Config, Output, StageCore, StoreWork};
 pub use call::{Call, Done};
+pub use cancel::{Cancel, Interest};
 pub use port::{Blob, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
 pub use prefixes::MAX_PREFIXES;
 pub use stats::{Load, Stats};

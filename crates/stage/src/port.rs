@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cancel::Cancel;
 use bytes::Bytes;
 use protocol::{LayerRange, Open, Position, Token, TokenLogprobs};
 
@@ -153,6 +154,18 @@ pub trait Engine: Send {
     /// # Errors
     /// If the back end refused; see [`EngineError`].
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError>;
+
+    /// Has the engine look at this while it computes, and stop a call whose result nobody wants. One that cannot stop
+    /// half way need not look.
+    fn heed(&mut self, cancel: Cancel) {
+        drop(cancel);
+    }
+
+    /// Whether the last call of [`Engine::run`] failed only because it was stopped. The spans' slots hold what they held
+    /// before it then.
+    fn was_cancelled(&self) -> bool {
+        false
+    }
 
     /// Logits of row `row` of the last call (counted over all spans), `n_vocab` of them. Only rows of spans that want
     /// them have any.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, limits};
 
+use crate::call::Call;
+use crate::cancel::{Cancel, Interest};
 use crate::core::{Config, Output, StageCore, StoreWork};
 use crate::port::{Engine, EngineShape};
 use crate::stats::{Load, Stats};
@@ -75,6 +77,8 @@ struct Shared {
     /// The zero of every `now` that the core hears.
     epoch: Instant,
     shape: EngineShape,
+    /// Raised when nobody wants the result of the call under way.
+    cancel: Cancel,
 }
 
 #[derive(Default)]
@@ -91,6 +95,8 @@ struct Inbox {
     waiting: Load,
     /// Of the frames that the core holds, as of the last time that the thread looked in.
     held: Load,
+    /// In the call under way; the frames and hints that wait above are counted already.
+    interest: Interest,
     stats: Stats,
 }
 
@@ -101,6 +107,13 @@ struct Wish {
     drop: bool,
 }
 
+impl Wish {
+    fn hints(self, seq: SeqId) -> impl Iterator<Item = Hint> {
+        let advance = self.epoch.map(|epoch| Hint::Advance { seq, epoch });
+        advance.into_iter().chain(self.drop.then_some(Hint::Drop { seq }))
+    }
+}
+
 impl EngineThread {
     /// Starts the thread. With a store, prefixes outlive it.
     ///
@@ -108,7 +121,7 @@ impl EngineThread {
     /// If the operating system refuses another thread.
     pub fn spawn(
         name: &str,
-        engine: Box<dyn Engine>,
+        mut engine: Box<dyn Engine>,
         config: Config,
         sink: Box<dyn Sink>,
         store: Option<Box<dyn Store>>,
@@ -121,7 +134,9 @@ impl EngineThread {
             arrived: Condvar::new(),
             epoch,
             shape: shape.clone(),
+            cancel: Cancel::default(),
         });
+        engine.heed(shared.cancel.clone());
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let core = StageCore::new(shape, Config { has_store: store.is_some(), ..config });
@@ -140,7 +155,7 @@ impl EngineThread {
 }
 
 impl EngineThread {
-    /// Ends the thread after the call under way and gives the engine back, its slots as they are. None if it panicked.
+    /// Ends the thread, a call under way being stopped, and gives the engine back, its slots as they are. None if it panicked.
     #[must_use]
     pub fn join(mut self) -> Option<Box<dyn Engine>> {
         self.handle.stop();
@@ -176,7 +191,9 @@ impl Handle {
             return Err(Refused::Full { frames: load.frames, bytes: load.bytes });
         }
         inbox.waiting = inbox.waiting + Load { frames: 1, bytes };
+        inbox.interest.note_frame(&frame);
         inbox.frames.push_back((frame, now));
+        self.shared.cancel_if_unwanted(&inbox);
         drop(inbox);
         self.shared.arrived.notify_one();
         Ok(())
@@ -185,6 +202,8 @@ impl Handle {
     /// Hands over a hint. It is taken in after the frames that came before it.
     pub fn hint(&self, hint: Hint) {
         let mut inbox = self.shared.lock();
+        inbox.interest.note_hint(&hint);
+        self.shared.cancel_if_unwanted(&inbox);
         match hint {
             Hint::Advance { seq, epoch } => {
                 inbox.wish(seq, |wish| wish.epoch = wish.epoch.max(Some(epoch)));
@@ -196,7 +215,7 @@ impl Handle {
         self.shared.arrived.notify_one();
     }
 
-    /// Has the stage forget every sequence, frames not yet computed included.
+    /// Has the stage forget every sequence, frames not yet computed included. A call under way is stopped.
     pub fn reset(&self) {
         let mut inbox = self.shared.lock();
         inbox.frames.clear();
@@ -205,13 +224,19 @@ impl Handle {
         inbox.together = None;
         inbox.answers.clear();
         inbox.reset = true;
+        inbox.interest.note_reset();
+        self.shared.cancel_if_unwanted(&inbox);
         drop(inbox);
         self.shared.arrived.notify_one();
     }
 
-    /// Ends the thread after the call under way. Frames not yet computed are forgotten.
+    /// Ends the thread; a call under way is stopped. Frames not yet computed are forgotten.
     pub fn stop(&self) {
-        self.shared.lock().stopped = true;
+        let mut inbox = self.shared.lock();
+        inbox.stopped = true;
+        inbox.interest.note_reset();
+        self.shared.cancel_if_unwanted(&inbox);
+        drop(inbox);
         self.shared.arrived.notify_one();
     }
 
@@ -245,6 +270,27 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn cancel_if_unwanted(&self, inbox: &Inbox) {
+        if inbox.interest.is_gone() {
+            self.cancel.raise();
+        }
+    }
+
+    /// A call begins: whatever arrives from now on may end the interest in it, and what has arrived since the core last
+    /// heard may have.
+    fn begin(&self, call: &Call) {
+        let mut interest = Interest::in_call(call, self.shape.rewind);
+        let mut inbox = self.lock();
+        inbox.frames.iter().for_each(|(frame, _)| interest.note_frame(frame));
+        inbox.hints().for_each(|hint| interest.note_hint(&hint));
+        if inbox.reset || inbox.stopped {
+            interest.note_reset();
+        }
+        inbox.interest = interest;
+        self.cancel.clear();
+        self.cancel_if_unwanted(&inbox);
+    }
 }
 
 impl Inbox {
@@ -252,6 +298,11 @@ impl Inbox {
         if self.hints.contains_key(&seq) || self.hints.len() < INBOX_HINTS {
             hint(self.hints.entry(seq).or_default());
         }
+    }
+
+    /// The hints about sequences that wait.
+    fn hints(&self) -> impl Iterator<Item = Hint> {
+        self.hints.iter().flat_map(|(&seq, &wish)| wish.hints(seq))
     }
 
     fn is_quiet(&self) -> bool {
@@ -295,6 +346,7 @@ impl Worker {
             let call = self.core.next_call(self.shared.epoch.elapsed());
             idle = call.is_none();
             if let Some(call) = call {
+                self.shared.begin(&call);
                 let done = call.execute(self.engine.as_mut());
                 self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
                 self.say();
@@ -343,13 +395,8 @@ impl Worker {
         for (frame, arrived) in frames {
             self.core.handle_frame(frame, arrived);
         }
-        for (seq, wish) in hints {
-            if let Some(epoch) = wish.epoch {
-                self.core.handle_hint(Hint::Advance { seq, epoch });
-            }
-            if wish.drop {
-                self.core.handle_hint(Hint::Drop { seq });
-            }
+        for hint in hints.into_iter().flat_map(|(seq, wish)| wish.hints(seq)) {
+            self.core.handle_hint(hint);
         }
         for Answered { prefix, key, given } in answers {
             match given {

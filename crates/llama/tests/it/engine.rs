@@ -6,7 +6,7 @@ use gguf::toy::Toy;
 use gguf::{Identity, Model, Source};
 use llama::{EngineConfig, LlamaEngine, LoadError, required_tensors};
 use protocol::{Position, Token};
-use stage::{Engine, Input, Rewind, Slot};
+use stage::{Cancel, Engine, Input, Rewind, Slot};
 use tempfile::TempDir;
 
 use crate::support::{Line, difference, span, tokens};
@@ -84,6 +84,37 @@ fn bad_calls_are_refused_and_leave_the_slots_as_they_were() {
     }
     run(&[span(0, 4, 1, true), span(1, 0, 1, true)], &token(2)).unwrap();
     run(&[span(0, 5, 4, true)], &token(4)).unwrap();
+}
+
+#[test]
+fn a_stopped_call_leaves_the_slots_as_they_were() {
+    for name in ["llama", "gemma3"] {
+        let (_folder, path) = toy(name);
+        let text: Vec<Token> = tokens(20, 512, 7).into_iter().map(Token).collect();
+        let spans = [span(0, 4, 3, true), span(1, 4, 3, true)];
+        let input: Vec<Token> = text[4..7].iter().chain(&text[11..14]).copied().collect();
+        let mut logits = [true, false].map(|is_stopped| {
+            let mut engine = load(&config(&path)).unwrap();
+            let mut out = Vec::new();
+            let cancel = Cancel::default();
+            engine.heed(cancel.clone());
+            let begin: Vec<Token> = text[..4].iter().chain(&text[7..11]).copied().collect();
+            engine
+                .run(&[span(0, 0, 4, false), span(1, 0, 4, false)], Input::Tokens(&begin), &mut out)
+                .unwrap();
+            if is_stopped {
+                cancel.raise();
+                let error = engine.run(&spans, Input::Tokens(&input), &mut out).unwrap_err();
+                assert!(engine.was_cancelled(), "{error}");
+                cancel.clear();
+            }
+            engine.run(&spans, Input::Tokens(&input), &mut out).unwrap();
+            assert!(!engine.was_cancelled());
+            (0..6).map(|row| engine.logits(row).to_vec()).collect::<Vec<_>>()
+        });
+        let [stopped, never] = logits.each_mut().map(std::mem::take);
+        assert_eq!(difference(&stopped, &never), 0.0, "{name}");
+    }
 }
 
 #[test]

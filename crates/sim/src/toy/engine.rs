@@ -1,7 +1,7 @@
 //! A range of the toy model's layers with its memory. It does what it is told and checks nothing: see `watch`.
 
 use protocol::{Open, Position};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
+use stage::{Cancel, Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
 
 use super::{Model, ROW_WIDTH, ToySampler, remember, unfold};
 use crate::random::Random;
@@ -34,6 +34,8 @@ pub(crate) struct ToyEngine {
     leftover: Vec<usize>,
     /// Calls that computed on top of leftover rows.
     spoiled_calls: u64,
+    cancel: Cancel,
+    was_cancelled: bool,
 }
 
 impl ToyEngine {
@@ -48,6 +50,8 @@ impl ToyEngine {
             flaws,
             leftover: vec![0; n_slots],
             spoiled_calls: 0,
+            cancel: Cancel::default(),
+            was_cancelled: false,
         }
     }
 
@@ -79,7 +83,19 @@ impl Engine for ToyEngine {
         &self.shape
     }
 
+    fn heed(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
+    fn was_cancelled(&self) -> bool {
+        self.was_cancelled
+    }
+
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        self.was_cancelled = self.cancel.is_raised();
+        if self.was_cancelled {
+            return Err(EngineError { reason: "the call was stopped".into() });
+        }
         self.may_fail()?;
         out.clear();
         self.logits.clear();

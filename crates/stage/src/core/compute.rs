@@ -124,7 +124,9 @@ impl StageCore {
                     let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
                     match result {
                         Ok(()) => self.ran(batch, &buffers.out, engine, (started, time)),
-                        Err(error) => self.failed(batch, error),
+                        Err(RunError::Cut(slot, error)) => self.failed(batch, Some(slot), &error),
+                        Err(RunError::Run(error)) => self.failed(batch, None, &error),
+                        Err(RunError::Cancelled) => self.cancelled(batch),
                     }
                 }
             }
@@ -323,12 +325,22 @@ impl StageCore {
         self.outputs.push_back(Output::Report(report));
     }
 
+    /// A batch was stopped half way. It is as if none of its frames had been computed, but for the time.
+    fn cancelled(&mut self, batch: Batch) {
+        let n_rows = n_rows(&batch) as u64;
+        self.stats.calls += 1;
+        self.stats.rows += n_rows;
+        self.stats.wasted_rows += n_rows;
+        for (span, item) in batch.spans.into_iter().zip(batch.items) {
+            self.load = self.load - Load::of(&item.frame);
+            self.slots.set_held(span.slot, Some(span.base));
+            self.advance(&Span { n_rows: 0, ..span }, &item);
+            self.settle(item.seq);
+        }
+    }
+
     /// A batch did not run. A failed cut concerns one sequence, and the others try again without it.
-    fn failed(&mut self, batch: Batch, error: RunError) {
-        let (failed_slot, error) = match error {
-            RunError::Cut(slot, error) => (Some(slot), error),
-            RunError::Run(error) => (None, error),
-        };
+    fn failed(&mut self, batch: Batch, failed_slot: Option<Slot>, error: &EngineError) {
         // Cuts before the one that failed were made; nothing else of the others changed.
         for cut in batch.cuts.iter().take_while(|cut| failed_slot.is_some_and(|slot| slot != cut.slot)) {
             self.slots.set_held(cut.slot, Some(cut.len));

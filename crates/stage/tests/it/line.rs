@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{Frame, Hint, Report, RowDtype, SeqId};
-use stage::{Config, Done, Output, Rewind, StageCore};
+use stage::{Call, Cancel, Config, Engine as _, Interest, Output, Rewind, StageCore};
 
 use crate::toy::{Rng, Toy};
 
@@ -17,7 +17,8 @@ pub(crate) struct Stage {
     /// On the link towards it.
     arriving: BTreeMap<SeqId, VecDeque<Frame>>,
     hints: Vec<Hint>,
-    running: Option<Done>,
+    running: Option<(Call, Interest)>,
+    cancel: Cancel,
 }
 
 pub(crate) struct Line {
@@ -36,14 +37,16 @@ enum Move {
 }
 
 impl Stage {
-    pub(crate) fn new(engine: Toy) -> Self {
-        use stage::Engine as _;
+    pub(crate) fn new(mut engine: Toy) -> Self {
+        let cancel = Cancel::default();
+        engine.heed(cancel.clone());
         Self {
             core: StageCore::new(engine.shape().clone(), CONFIG),
             engine,
             arriving: BTreeMap::new(),
             hints: Vec::new(),
             running: None,
+            cancel,
         }
     }
 
@@ -112,20 +115,33 @@ impl Line {
                 if queue.is_empty() {
                     stage.arriving.remove(&seq);
                 }
+                if let Some((_, interest)) = &mut stage.running {
+                    interest.note_frame(&frame);
+                }
                 stage.core.handle_frame(frame, self.now);
             }
             Move::Hint(_) => {
                 let at = rng.below(stage.hints.len());
                 let hint = stage.hints.swap_remove(at);
+                if let Some((_, interest)) = &mut stage.running {
+                    interest.note_hint(&hint);
+                }
                 stage.core.handle_hint(hint);
             }
             Move::Start(_) => {
                 let Some(call) = stage.core.next_call(self.now) else { return false };
-                stage.running = Some(call.execute(&mut stage.engine));
+                let interest = Interest::in_call(&call, stage.core.shape().rewind);
+                stage.running = Some((call, interest));
                 assert!(stage.core.next_call(self.now).is_none(), "one call at a time");
             }
             Move::Complete(_) => {
-                let done = stage.running.take().expect("a call under way");
+                let (call, interest) = stage.running.take().expect("a call under way");
+                // Nobody wants it: the engine may have stopped in time, or not.
+                stage.cancel.clear();
+                if interest.is_gone() && rng.below(2) == 0 {
+                    stage.cancel.raise();
+                }
+                let done = call.execute(&mut stage.engine);
                 stage.core.complete(done, &stage.engine, self.now);
             }
         }

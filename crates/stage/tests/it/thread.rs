@@ -9,8 +9,8 @@ use protocol::{
 };
 use stage::null::{CallTime, NullEngine};
 use stage::{
-    Config, Engine, EngineError, EngineShape, EngineThread, Handle, INBOX_FRAMES, Input, Refused, Sampler,
-    Sink, Slot, Span,
+    Cancel, Config, Engine, EngineError, EngineShape, EngineThread, Handle, INBOX_FRAMES, Input, Refused,
+    Sampler, Sink, Slot, Span,
 };
 
 use crate::toy::open;
@@ -166,12 +166,19 @@ fn a_null_engine_takes_the_time_that_it_is_told() {
     assert!(verdict.timings[0].compute_us >= 4000, "{:?}", verdict.timings);
 }
 
-/// An engine whose calls wait to be let through, and which then fails in the way it is told.
+/// An engine whose calls wait to be let through, and which then fails in the way it is told. While it waits it looks
+/// whether it was stopped.
 struct Gate {
     inner: NullEngine,
     entered: Sender<()>,
     pass: Receiver<&'static str>,
+    cancel: Cancel,
+    heeds: bool,
+    was_cancelled: bool,
 }
+
+/// How often a waiting engine looks up: as often as a real one, between two operators.
+const LOOKS_UP: Duration = Duration::from_millis(1);
 
 impl Engine for Gate {
     fn shape(&self) -> &EngineShape {
@@ -180,10 +187,28 @@ impl Engine for Gate {
 
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
         let _ = self.entered.send(());
-        match self.pass.recv_timeout(DEADLINE).expect("the test lets it through") {
-            "" => self.inner.run(spans, input, out),
-            words => panic!("{words}"),
+        self.was_cancelled = false;
+        let looks = DEADLINE.as_millis() / LOOKS_UP.as_millis();
+        for _ in 0..looks {
+            match self.pass.recv_timeout(LOOKS_UP) {
+                Ok("") => return self.inner.run(spans, input, out),
+                Ok(words) => panic!("{words}"),
+                Err(_) if self.heeds && self.cancel.is_raised() => {
+                    self.was_cancelled = true;
+                    return Err(EngineError { reason: "stopped".into() });
+                }
+                Err(_) => {}
+            }
         }
+        panic!("the test does not let it through");
+    }
+
+    fn heed(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
+    fn was_cancelled(&self) -> bool {
+        self.was_cancelled
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -206,13 +231,20 @@ struct Gated {
     pass: Sender<&'static str>,
 }
 
-/// A thread whose engine is inside its first call.
+/// A thread whose engine is inside its first call, which it does not stop.
 fn gated() -> Gated {
+    in_first_call(false, NullEngine::shape(0, 1, 8, 4), window(0, Token(1)))
+}
+
+/// A thread whose engine is inside its first call.
+fn in_first_call(heeds: bool, shape: EngineShape, frame: Frame) -> Gated {
     let (entered_sender, entered) = channel();
     let (pass, gate) = channel();
-    let inner = NullEngine::new(NullEngine::shape(0, 1, 8, 4), CallTime::default());
-    let (thread, reports) = spawn(Gate { inner, entered: entered_sender, pass: gate }, RowDtype::F32, None);
-    for frame in [begin(1000), window(0, Token(1))] {
+    let inner = NullEngine::new(shape, CallTime::default());
+    let cancel = Cancel::default();
+    let gate = Gate { inner, entered: entered_sender, pass: gate, cancel, heeds, was_cancelled: false };
+    let (thread, reports) = spawn(gate, RowDtype::F32, None);
+    for frame in [begin(1000), frame] {
         thread.handle().frame(frame).expect("the line takes it");
     }
     entered.recv_timeout(DEADLINE).expect("the engine is called");
@@ -260,6 +292,63 @@ fn hints_and_resets_are_heard_during_a_call() {
     let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
     assert!(matches!(report, Report::Verdict(_)), "{report:?}");
     assert_eq!(handle.stats().faults, 0);
+}
+
+#[test]
+fn a_call_that_nobody_wants_is_stopped_and_the_slot_is_as_before() {
+    let prompt = |tokens: Vec<Token>| {
+        Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens, follows: None }))
+    };
+    let close = || Frame::new(Work::Close(Close { seq: SEQ, inputs: Position(0) }));
+    let stops: [(&str, &dyn Fn(&Handle)); 3] = [
+        ("a hint", &|handle| handle.hint(Hint::Drop { seq: SEQ })),
+        ("its end", &|handle| handle.frame(close()).expect("there is room")),
+        ("a reset", &|handle| handle.reset()),
+    ];
+    for (why, stop) in stops {
+        let Gated { thread, reports, entered, pass } =
+            in_first_call(true, NullEngine::shape(0, 1, 8, 4), prompt(vec![Token(1); 64]));
+        let handle = thread.handle();
+        // The engine is let through by nobody: only the word ends its call.
+        stop(&handle);
+        if why != "a reset" {
+            handle.frame(close()).expect("there is room");
+            assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)), "{why}");
+        }
+        for frame in [begin(1000), window(0, Token(1))] {
+            handle.frame(frame).expect("there is room");
+        }
+        entered.recv_timeout(DEADLINE).expect("the engine is called again");
+        pass.send("").expect("the gate is open");
+        let verdict = loop {
+            match reports.recv_timeout(DEADLINE).expect("a verdict in time") {
+                Report::Closed(SEQ) => {}
+                report => break report,
+            }
+        };
+        assert!(matches!(verdict, Report::Verdict(_)), "{why}: {verdict:?}");
+        assert_eq!(handle.stats().faults, 0, "{why}");
+    }
+}
+
+#[test]
+fn a_call_goes_on_while_anybody_wants_part_of_it() {
+    let (first_of_two, second_window) = (NullEngine::shape(0, 2, 8, 4), window(1, Token(2)));
+    let Gated { thread, entered, pass, .. } = in_first_call(true, first_of_two, window(0, Token(1)));
+    let handle = thread.handle();
+    // News of others, and of this sequence's own epoch, stop nothing.
+    handle.hint(Hint::Drop { seq: SeqId(7) });
+    handle.hint(Hint::Advance { seq: SEQ, epoch: Epoch(0) });
+    handle.frame(second_window).expect("there is room");
+    pass.send("").expect("the gate is open");
+    entered.recv_timeout(DEADLINE).expect("the engine is called for the second window");
+    assert_eq!((handle.stats().windows, handle.stats().wasted_rows), (1, 0));
+    // A newer epoch does.
+    let Work::Window(newer) = window(1, Token(3)).work else { unreachable!("it is a window") };
+    handle.frame(Frame::new(Work::Window(Window { epoch: Epoch(1), ..newer }))).expect("there is room");
+    entered.recv_timeout(DEADLINE).expect("the engine is called for the newer window");
+    assert_eq!((handle.stats().windows, handle.stats().wasted_rows), (2, 1));
+    pass.send("").expect("the gate is open");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! so any missing, stale or misplaced position changes the tokens. Its engine asserts the port's contract.
 
 use protocol::{LayerRange, Open, Position, SamplerParams, SeqId, Token};
-use stage::{Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
+use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
 
 pub(crate) const N_LAYERS: u32 = 6;
 pub(crate) const N_VOCAB: usize = 16;
@@ -121,6 +121,8 @@ pub(crate) struct Toy {
     pub(crate) refuses_save: bool,
     pub(crate) calls: Vec<Vec<Span>>,
     pub(crate) cuts: Vec<(Slot, Position)>,
+    cancel: Cancel,
+    was_cancelled: bool,
 }
 
 impl Toy {
@@ -153,6 +155,8 @@ impl Toy {
             refuses_save: false,
             calls: Vec::new(),
             cuts: Vec::new(),
+            cancel: Cancel::default(),
+            was_cancelled: false,
         }
     }
 
@@ -178,9 +182,21 @@ impl Engine for Toy {
         &self.shape
     }
 
+    fn heed(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
+    fn was_cancelled(&self) -> bool {
+        self.was_cancelled
+    }
+
     fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
         self.check(spans);
         self.calls.push(spans.to_vec());
+        self.was_cancelled = self.cancel.is_raised();
+        if self.was_cancelled {
+            return Err(EngineError { reason: "the call was stopped".into() });
+        }
         if std::mem::take(&mut self.failure) == Failure::Run {
             spans.iter().for_each(|s| self.slots[usize::from(s.slot.0)].iter_mut().for_each(|p| p.push(99)));
             return Err(EngineError { reason: "out of memory".into() });
