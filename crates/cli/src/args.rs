@@ -144,6 +144,8 @@ pub struct ServeArgs {
     pub disk: Disk,
     /// Requests that may wait; `None` for the usual number.
     pub queue: Option<u32>,
+    /// How long they may wait.
+    pub queue_timeout: Duration,
     /// How long running requests wait for a new line.
     pub replay_timeout: Duration,
     /// How long running requests may go on after the signal to end.
@@ -431,6 +433,7 @@ impl ServeArgs {
             prefix_bytes: u64::from(flags.cache_ram.unwrap_or(CACHE_MIB)) << 20,
             disk: Disk::new(flags.cache_disk, flags.cache_dir)?,
             queue: flags.queue,
+            queue_timeout: time("--queue-timeout", flags.queue_timeout.as_deref(), scheduler::QUEUE_TIMEOUT)?,
             replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
             grace: time("--grace", flags.grace.as_deref(), GRACE)?,
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,

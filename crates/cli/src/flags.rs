@@ -272,6 +272,9 @@ pub(crate) struct ServeFlags {
     /// Requests that may wait; more are sent away to try again later [default: 128]
     #[arg(long, value_name = "N")]
     pub(crate) queue: Option<u32>,
+    /// How long each of them may wait before it is sent away, too [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) queue_timeout: Option<String>,
     /// How long running requests wait for a line in place of a lost one before they fail: `10s`, `500ms`; at `0s` they
     /// fail at once [default: 30s]
     #[arg(long, value_name = "TIME")]
@@ -323,7 +326,7 @@ pub(crate) struct ServeFlags {
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, spare, spares, lease,
     front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
-    replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
+    queue_timeout, replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
     cors, otlp, otlp_sample, otlp_content, model_id);
 
 /// Settings of `stage`.

@@ -480,6 +480,7 @@ fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> s
     scheduler::Config {
         speculate,
         queue_limit: args.queue.unwrap_or(usual.queue_limit),
+        queue_timeout: args.queue_timeout,
         replay_timeout: args.replay_timeout,
         copies_prefixes: args.prefix_bytes > 0,
         cuts_prefixes: args.swa_full,

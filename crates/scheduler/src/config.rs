@@ -6,8 +6,9 @@ use spec::Speculate;
 
 /// Requests that wait: some minutes of work for a small line, and a few hundred kilobytes of prompts.
 const QUEUE_LIMIT: u32 = 128;
-/// A client that heard nothing for a minute has usually given up or will try again.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+/// [`Config::queue_timeout`] unless told otherwise: a client that heard nothing for a minute has usually given up or will
+/// try again.
+pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Short enough that several chunks of a common prompt overlap on the stages and a decoding sequence waits for one
 /// of them only briefly, long enough that reading the weights is shared by many rows.
 const CHUNK_ROWS: u32 = 128;
