@@ -40,7 +40,7 @@ use clap::{Parser, ValueEnum};
 use crate::{logging, signals};
 use report::Report;
 use toy::grid::{self, Extent, Grid};
-use toy::timeline;
+use toy::{prefill, timeline};
 
 /// Measure a line on this machine. Exit code 1 if a bound is missed.
 #[derive(Debug, Parser)]
@@ -50,7 +50,7 @@ struct Flags {
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
     /// Measure only these
-    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle,grid")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "loop,answers,idle,chunks,grid")]
     only: Vec<Part>,
     /// Rounds of each comparison, four times as many of answers; the median of them counts
     #[arg(long, default_value_t = 15, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
@@ -86,6 +86,8 @@ enum Part {
     Crowd,
     /// Prompts whose beginning is known, from memory and from disk, and chunks that overlap
     Prompts,
+    /// How chunks of a prompt overlap on lines of toy engines over real sockets
+    Chunks,
     /// Lines of toy engines over real sockets, by delay, length and way to guess, measured and predicted
     Grid,
 }
@@ -113,9 +115,11 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
         signals::http_runtime()?.block_on(record::write(&flags.models, path))?;
         return Ok(true);
     }
-    let needs_model = |part: &Part| !matches!(part, Part::Loop | Part::Grid);
+    let needs_model = |part: &Part| !matches!(part, Part::Loop | Part::Chunks | Part::Grid);
     if flags.only.iter().any(needs_model) && flags.models.is_empty() {
-        bail!("all but `loop` and `grid` need a model: name one, or measure `--only loop,grid`");
+        bail!(
+            "all but `loop`, `chunks` and `grid` need a model: name one, or measure `--only loop,chunks,grid`"
+        );
     }
     let mut report = Report::new(&signals::build());
     let rounds = usize::from(flags.rounds);
@@ -149,6 +153,9 @@ fn run(flags: &Flags) -> anyhow::Result<bool> {
     }
     let grid = flags.only.contains(&Part::Grid);
     let extent = if flags.full { Extent::full() } else { Extent::modest() };
+    if flags.only.contains(&Part::Chunks) {
+        runtime.block_on(prefill::measure(rounds, &mut report))?;
+    }
     let grid = grid.then(|| runtime.block_on(grid::measure(&extent, &mut report))).transpose()?;
     if let (Some(folder), Some(grid)) = (&flags.out, &grid) {
         written.extend(grid.draw(folder)?);

@@ -7,4 +7,5 @@
 mod engine;
 pub(super) mod grid;
 mod line;
+pub(super) mod prefill;
 pub(super) mod timeline;
