@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::layout::Layout;
-use crate::slice::weight_bytes;
+use crate::slice::{Weights, weights};
 use crate::source::{CutError, Source};
 
 /// One stage of a plan.
@@ -11,7 +11,10 @@ use crate::source::{CutError, Source};
 pub struct PlannedStage {
     /// Its layers.
     pub range: Range<u32>,
-    /// Bytes of weights that it reads for a token: its layers, and the output head if it is the tail.
+    /// Weights that it computes with for a token, however they are stored: its layers, and the output head if it is the
+    /// tail.
+    pub weights: u64,
+    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -23,12 +26,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Shares the layers out so that the largest stage is as small as can be, and among those plans the one with the
-    /// fewest bytes (pass-through layers cost).
+    /// Shares the layers out so that the stage with the most weights has as few as can be, and among those plans the one
+    /// with the fewest in all (pass-through layers cost). What counts is not their bytes: heads are often stored in
+    /// twice the bits of the layers, and take no longer to compute for it. (SmolLM2-135M on two processors: cut
+    /// by bytes, 22 : 8, eight clients got 119 tokens per second; by weights, 19 : 11, 136.)
     ///
     /// # Errors
     /// If there are fewer layers than stages, or no allowed cut.
-    pub fn by_bytes(source: &Source<'_>, n_stages: u32) -> Result<Self, CutError> {
+    pub fn by_weights(source: &Source<'_>, n_stages: u32) -> Result<Self, CutError> {
         let n_layers = source.n_layers();
         if n_stages == 0 || n_stages > n_layers {
             return Err(CutError::TooManyStages { stages: n_stages, layers: n_layers });
@@ -56,7 +61,10 @@ impl Plan {
         stages.push(start..n_layers);
         let stages = stages
             .into_iter()
-            .map(|range| Ok(PlannedStage { bytes: stage_bytes(source, range.clone())?, range }))
+            .map(|range| {
+                let Weights { n, bytes } = stage_weights(source, range.clone())?;
+                Ok(PlannedStage { weights: n, bytes, range })
+            })
             .collect::<Result<_, CutError>>()?;
         Ok(Self { stages })
     }
@@ -68,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Compared by the largest stage, then by all bytes.
+/// Compared by the largest stage, then by all weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     largest: u64,
@@ -76,28 +84,30 @@ struct Cost {
 }
 
 impl Cost {
-    fn with(self, bytes: u64) -> Self {
-        Self { largest: self.largest.max(bytes), total: self.total.saturating_add(bytes) }
+    fn with(self, weights: u64) -> Self {
+        Self { largest: self.largest.max(weights), total: self.total.saturating_add(weights) }
     }
 }
 
-/// Bytes of every range, none where it cannot be a stage.
+/// Weights of every range, none where it cannot be a stage.
 struct Table {
     n_layers: usize,
-    bytes: Vec<Option<u64>>,
+    weights: Vec<Option<u64>>,
 }
 
 impl Table {
     fn new(source: &Source<'_>) -> Self {
         let n = source.n_layers();
         let ranges = (0..n).flat_map(|start| (1..=n).map(move |end| start..end));
-        let bytes =
-            ranges.map(|range| (!range.is_empty()).then(|| stage_bytes(source, range).ok()).flatten());
-        Self { n_layers: n as usize, bytes: bytes.collect() }
+        let of = |range: Range<u32>| (!range.is_empty()).then(|| stage_weights(source, range).ok()).flatten();
+        Self {
+            n_layers: n as usize,
+            weights: ranges.map(|range| of(range).map(|weights| weights.n)).collect(),
+        }
     }
 
     fn get(&self, start: usize, end: usize) -> Option<u64> {
-        self.bytes[start * self.n_layers + end - 1]
+        self.weights[start * self.n_layers + end - 1]
     }
 
     /// The first layers of all stages but the first, by dynamic programming over the stages.
@@ -128,6 +138,6 @@ impl Table {
     }
 }
 
-fn stage_bytes(source: &Source<'_>, range: Range<u32>) -> Result<u64, CutError> {
-    Ok(weight_bytes(source, &Layout::new(source, range)?))
+fn stage_weights(source: &Source<'_>, range: Range<u32>) -> Result<Weights, CutError> {
+    Ok(weights(source, &Layout::new(source, range)?))
 }

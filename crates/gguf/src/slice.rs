@@ -139,16 +139,26 @@ fn write_to(
         .map_err(|source| WriteError::Io { path: path.to_owned(), source })
 }
 
-/// Bytes of tensors that a slice of these layers holds: what balancing counts.
-pub(crate) fn weight_bytes(source: &Source<'_>, layout: &Layout) -> u64 {
+/// What a stage computes with for a token.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weights {
+    pub(crate) n: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Weights {
+    fn and(self, tensor: &Tensor) -> Self {
+        let n = tensor.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim));
+        Self { n: self.n.saturating_add(n), bytes: self.bytes.saturating_add(tensor.bytes) }
+    }
+}
+
+/// The weights of a stage's layers, and of the output head if it is the tail.
+pub(crate) fn weights(source: &Source<'_>, layout: &Layout) -> Weights {
     let tensors = source.model().tensors();
-    let layers = layout.kept.iter().flat_map(|kept| source.layer(kept.layer));
-    let layers: u64 = layers.map(|&at| tensors[at].bytes).sum();
-    let head = match source.model().tensor(OUTPUT).or_else(|| source.model().tensor(TOKEN_EMBD)) {
-        Some(head) if layout.is_tail => head.bytes,
-        _ => 0,
-    };
-    layers + head
+    let layers = layout.kept.iter().flat_map(|kept| source.layer(kept.layer)).map(|&at| &tensors[at]);
+    let head = source.model().tensor(OUTPUT).or_else(|| source.model().tensor(TOKEN_EMBD));
+    layers.chain(head.filter(|_| layout.is_tail)).fold(Weights::default(), Weights::and)
 }
 
 /// A tensor of a slice and where its data comes from.
