@@ -1,7 +1,7 @@
 //! What each route does.
 
-use axum::extract::{OriginalUri, Path, Request, State};
-use axum::http::{HeaderValue, Method, header};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use protocol::Token;
@@ -20,7 +20,7 @@ use crate::legacy::Echo;
 use crate::reply::{Form, Reply, ReplyStream};
 use crate::request::{ChatRequest, CompletionRequest, Options};
 use crate::turn::Reading;
-use crate::{LineStatus, body, chat, generation, prompt, stream};
+use crate::{LineStatus, body, chat, generation, messages, prompt, stream};
 
 /// `GET /health`: the process lives.
 pub(crate) async fn health() -> Json<Value> {
@@ -143,13 +143,15 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
 }
 
 /// Anything else.
-pub(crate) async fn unknown_url(OriginalUri(uri): OriginalUri) -> ApiError {
-    ApiError::UnknownUrl(uri.path().chars().take(200).collect())
+pub(crate) async fn unknown_url(request: Request) -> Response {
+    let path = request.uri().path().chars().take(200).collect();
+    messages::refusal(&request, ApiError::UnknownUrl(path))
 }
 
 /// A route's wrong method.
-pub(crate) async fn wrong_method(method: Method) -> ApiError {
-    ApiError::MethodNotAllowed(method.to_string())
+pub(crate) async fn wrong_method(request: Request) -> Response {
+    let method = request.method().to_string();
+    messages::refusal(&request, ApiError::MethodNotAllowed(method))
 }
 
 fn reply(model: &Model, options: &Options, form: Form, prompt_tokens: Vec<u32>) -> Reply {

@@ -22,6 +22,16 @@ use wire::{Envelope, MessageStream};
 /// Paths that answer in Anthropic's form, errors included.
 pub(crate) const PATH: &str = "/v1/messages";
 
+/// Whether a request speaks Anthropic's language.
+pub(crate) fn owns(request: &Request) -> bool {
+    request.uri().path().starts_with(PATH)
+}
+
+/// An error in the form that the request's client knows.
+pub(crate) fn refusal(request: &Request, error: ApiError) -> Response {
+    if owns(request) { MessagesError(error).into_response() } else { error.into_response() }
+}
+
 /// An error in Anthropic's form.
 pub(crate) struct MessagesError(pub ApiError);
 

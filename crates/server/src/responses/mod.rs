@@ -5,6 +5,7 @@
 
 mod aligned;
 mod output;
+mod record;
 pub(crate) mod request;
 mod store;
 
@@ -25,6 +26,7 @@ use crate::chat::{self, Running};
 use crate::error::ApiError;
 use crate::{prompt, stream};
 use output::Output;
+use record::Record;
 use request::ResponseRequest;
 use store::Entry;
 
@@ -41,16 +43,18 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
     request.chat.options.trace = trace;
     let chat = request.chat.clone();
     let streaming = chat.options.stream;
-    let tokenizer = chat.options.top_logprobs.map(|_| model.tokenizer.clone());
+    let tokenizer = model.tokenizer.clone();
+    let keep_alive = api.config().keep_alive;
     let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
     let id = format!("resp_{}", Uuid::new_v4().simple());
     let response = request.describe(&id, prompt::unix_seconds(), &model.info.id);
     let store = request.store.then(|| api.responses().clone());
-    let entry = Entry::new(response, request.input, caller);
-    let output = Output::new(entry, prompt_tokens, store.clone(), tokenizer);
+    let entry =
+        Entry { response, input: request.input, owner: caller, prompt_tokens, record: Record::default() };
+    let output = Output::new(entry, store.clone(), tokenizer.clone());
     if let Some(store) = store.filter(|_| request.background) {
-        let response = output.response().clone();
-        store.put(output.entry());
+        let entry = output.entry();
+        store.put(entry.clone());
         let task = tokio::spawn(async move {
             // A failure is part of the stored response.
             if let Err(error) = stream::drive(generations, output).await {
@@ -58,10 +62,13 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
             }
         });
         store.running(&id, task.abort_handle());
-        return Ok(Json(response).into_response());
+        if streaming {
+            return Ok(stream::send(record::replay(entry, tokenizer, None), keep_alive));
+        }
+        return Ok(Json(entry.response).into_response());
     }
     if streaming {
-        return Ok(stream::respond(generations, output, api.config().keep_alive));
+        return Ok(stream::respond(generations, output, keep_alive));
     }
     let output = stream::drive(generations, output).await?;
     Ok(Json(output.response().clone()).into_response())
@@ -71,25 +78,29 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
 #[derive(Debug, Deserialize)]
 pub(crate) struct Shape {
     stream: Option<bool>,
+    /// The number of the last event that is known already.
     starting_after: Option<u64>,
 }
 
-/// `GET /v1/responses/{id}`: whole; its events are not kept.
+/// `GET /v1/responses/{id}`: whole, or its events once more.
 pub(crate) async fn get(
     State(api): State<Api>,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
     shape: Result<Query<Shape>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let Query(shape) = shape.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
-    if shape.stream == Some(true) {
-        return Err(ApiError::unsupported("stream"));
-    }
-    if shape.starting_after.is_some() {
-        return Err(ApiError::unsupported("starting_after"));
+) -> Result<Response, ApiError> {
+    let Query(Shape { stream, starting_after }) =
+        shape.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
+    let streaming = stream == Some(true);
+    if starting_after.is_some() && !streaming {
+        return Err(ApiError::value("starting_after", "`starting_after` needs `stream` to be true"));
     }
     let entry = api.responses().get(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
-    Ok(Json(entry.response))
+    if streaming {
+        let events = record::replay(entry, api.model()?.tokenizer.clone(), starting_after);
+        return Ok(stream::send(events, api.config().keep_alive));
+    }
+    Ok(Json(entry.response).into_response())
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -168,11 +179,15 @@ fn who(caller: Option<Extension<Caller>>) -> Caller {
     caller.map(|Extension(caller)| caller).unwrap_or_default()
 }
 
-/// Items with an id each.
-fn with_ids(items: Vec<Value>) -> Arc<[Value]> {
+/// Items as they are listed: with an id each, and texts as parts.
+fn listed(items: Vec<Value>) -> Arc<[Value]> {
     items
         .into_iter()
         .map(|mut item| {
+            if let Some(Value::String(text)) = item.get("content") {
+                let kind = if item["role"] == "assistant" { "output_text" } else { "input_text" };
+                item["content"] = json!([{ "type": kind, "text": text }]);
+            }
             if item.get("id").is_none_or(Value::is_null) {
                 item["id"] = json!(format!("item_{}", Uuid::new_v4().simple()));
             }

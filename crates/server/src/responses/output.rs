@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::aligned::Waiting;
+use super::record::Recorder;
 use super::store::{Entry, Store};
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
@@ -32,31 +32,36 @@ struct Open {
     logprobs: Vec<Value>,
 }
 
-/// A response, written by a wire that sends events about it.
+/// A response, written by a wire that sends events about it. The same things heard make the same events, to the last byte.
 pub(super) struct Output {
     entry: Entry,
-    prompt_tokens: u32,
-    /// Where the response is kept once it is over.
-    store: Option<Arc<Store>>,
+    /// Where the response is kept once it is over, and written down until then.
+    kept: Option<(Arc<Store>, Recorder)>,
     items: Vec<Value>,
     open: Option<Open>,
-    /// For log-probabilities, if asked for.
-    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// For log-probabilities.
+    tokenizer: Arc<dyn Tokenizer>,
     waiting: Waiting,
     /// Events so far.
     sequence: u64,
 }
 
 impl Output {
-    /// A response with log-probabilities if it gets a `tokenizer`.
-    pub(super) fn new(
-        entry: Entry,
-        prompt_tokens: u32,
-        store: Option<Arc<Store>>,
-        tokenizer: Option<Arc<dyn Tokenizer>>,
-    ) -> Self {
+    /// A response that begins, to be kept if there is a store for it.
+    pub(super) fn new(mut entry: Entry, store: Option<Arc<Store>>, tokenizer: Arc<dyn Tokenizer>) -> Self {
+        let kept = store.map(|store| {
+            let (recorder, record) = Recorder::new();
+            entry.record = record;
+            (store, recorder)
+        });
         let waiting = Waiting::default();
-        Self { entry, prompt_tokens, store, items: Vec::new(), open: None, tokenizer, waiting, sequence: 0 }
+        Self { entry, kept, items: Vec::new(), open: None, tokenizer, waiting, sequence: 0 }
+    }
+
+    /// A kept response, told once more from its beginning.
+    pub(super) fn again(mut entry: Entry, tokenizer: Arc<dyn Tokenizer>) -> Self {
+        entry.begin_again();
+        Self::new(entry, None, tokenizer)
     }
 
     pub(super) const fn response(&self) -> &Value {
@@ -87,6 +92,12 @@ impl Output {
         self.event(name, fields)
     }
 
+    /// The id of the item that begins next: nobody else's, and the same one whenever this response is told.
+    fn next_id(&self, kind: &str) -> String {
+        let index = self.items.len() + usize::from(self.open.is_some());
+        format!("{kind}_{}{index:04x}", self.entry.id().trim_start_matches("resp_"))
+    }
+
     fn begin(&mut self, kind: Kind, item: Value, frames: &mut Vec<Frame>) {
         self.end_item("completed", frames);
         let index = self.items.len();
@@ -102,14 +113,13 @@ impl Output {
     /// More of an item with text; a new one unless one of its kind is open.
     fn write(&mut self, kind: Kind, text: String, frames: &mut Vec<Frame>) {
         if self.open.as_ref().is_none_or(|open| open.kind != kind) {
-            let id = Uuid::new_v4().simple();
             let item = match kind {
                 Kind::Reasoning => json!({
-                    "id": format!("rs_{id}"), "type": "reasoning", "status": "in_progress", "summary": [],
+                    "id": self.next_id("rs"), "type": "reasoning", "status": "in_progress", "summary": [],
                     "content": [],
                 }),
                 _ => json!({
-                    "id": format!("msg_{id}"), "type": "message", "status": "in_progress", "role": "assistant",
+                    "id": self.next_id("msg"), "type": "message", "status": "in_progress", "role": "assistant",
                     "content": [],
                 }),
             };
@@ -172,10 +182,19 @@ impl Output {
         self.items.push(item);
     }
 
+    /// Somebody ended it, so nothing more will be heard.
+    pub(super) fn cancelled(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.end_item("incomplete", &mut frames);
+        self.entry.response["status"] = json!("cancelled");
+        frames.push(self.finish("response.incomplete"));
+        frames
+    }
+
     /// The response is over, as its status says: keeps it and tells of it.
     fn finish(&mut self, event: &'static str) -> Frame {
         self.entry.response["output"] = json!(self.items);
-        if let Some(store) = self.store.take() {
+        if let Some((store, _)) = self.kept.take() {
             if self.entry.response["background"] == true {
                 store.finish(self.entry());
             } else {
@@ -208,12 +227,13 @@ impl Wire for Output {
     }
 
     fn delta(&mut self, _index: usize, delta: Delta) -> Vec<Frame> {
+        if let Some((_, recorder)) = &self.kept {
+            recorder.delta(&delta);
+        }
         let mut frames = Vec::new();
-        if let Some(tokenizer) = &self.tokenizer {
-            for info in &delta.logprobs {
-                let bytes = logprobs::bytes(tokenizer.as_ref(), info.token);
-                self.waiting.push(bytes, logprobs::entry(tokenizer.as_ref(), info));
-            }
+        let tokenizer = self.tokenizer.as_ref();
+        for info in &delta.logprobs {
+            self.waiting.push(logprobs::bytes(tokenizer, info.token), logprobs::entry(tokenizer, info));
         }
         for part in delta.parts {
             match part {
@@ -222,7 +242,7 @@ impl Wire for Output {
                 Part::Arguments(json) => self.write(Kind::Call, json, &mut frames),
                 Part::Call { id, name } => {
                     let item = json!({
-                        "id": format!("fc_{}", Uuid::new_v4().simple()), "type": "function_call",
+                        "id": self.next_id("fc"), "type": "function_call",
                         "status": "in_progress", "call_id": id, "name": name, "arguments": "",
                     });
                     self.begin(Kind::Call, item, &mut frames);
@@ -233,27 +253,34 @@ impl Wire for Output {
     }
 
     fn end(&mut self, _index: usize, ending: &Ending) -> Vec<Frame> {
+        if let Some((_, recorder)) = &self.kept {
+            recorder.end(ending);
+        }
         let mut frames = Vec::new();
         let cut = ending.finish == "length";
         let status = if cut { "incomplete" } else { "completed" };
         self.end_item(status, &mut frames);
+        let input = self.entry.prompt_tokens;
         let response = &mut self.entry.response;
         response["status"] = json!(status);
         if cut {
             response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
         }
         response["usage"] = json!({
-            "input_tokens": self.prompt_tokens,
+            "input_tokens": input,
             "input_tokens_details": { "cached_tokens": ending.cached },
             "output_tokens": ending.completion,
             "output_tokens_details": { "reasoning_tokens": ending.reasoning },
-            "total_tokens": self.prompt_tokens + ending.completion,
+            "total_tokens": input + ending.completion,
         });
         frames.push(self.finish(if cut { "response.incomplete" } else { "response.completed" }));
         frames
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
+        if let Some((_, recorder)) = &self.kept {
+            recorder.failed(error);
+        }
         let mut frames = Vec::new();
         self.end_item("incomplete", &mut frames);
         self.entry.response["status"] = json!("failed");

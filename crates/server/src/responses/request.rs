@@ -5,8 +5,8 @@ use std::sync::Arc;
 use protocol::limits::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 
+use super::listed;
 use super::store::Store;
-use super::with_ids;
 use crate::auth::Caller;
 use crate::conversation::{self, Message};
 use crate::error::ApiError;
@@ -83,12 +83,6 @@ impl ResponseRequest {
             other => return Err(fields::wrong(INPUT, "a string or a list of items", other)),
         }
         let background = fields.flag("background")?;
-        if background && fields.flag("stream")? {
-            return Err(ApiError::value(
-                "stream",
-                "`stream` with `background` is not supported: leave one out",
-            ));
-        }
         let store = fields.maybe_flag("store")?.unwrap_or(true);
         if background && !store {
             return Err(ApiError::value("store", "`background` needs `store` to be true"));
@@ -103,7 +97,7 @@ impl ResponseRequest {
             return Err(ApiError::unsupported("n"));
         }
         chat.options.caller = caller;
-        Ok(Self { chat, input: with_ids(input), store, background, echo: echo(fields) })
+        Ok(Self { chat, input: listed(input), store, background, echo: echo(fields) })
     }
 
     /// The response as it begins.
@@ -112,20 +106,29 @@ impl ResponseRequest {
             "id": id,
             "object": "response",
             "created_at": created,
-            "status": "in_progress",
             "background": self.background,
-            "error": null,
-            "incomplete_details": null,
             "model": model,
-            "output": [],
             "store": self.store,
-            "usage": null,
         });
+        for (name, value) in unmade() {
+            response[name] = value;
+        }
         for (name, value) in &self.echo {
             response[name] = value.clone();
         }
         response
     }
+}
+
+/// What a response has at its beginning where it later says what came of it.
+pub(super) fn unmade() -> [(&'static str, Value); 5] {
+    [
+        ("status", json!("in_progress")),
+        ("error", Value::Null),
+        ("incomplete_details", Value::Null),
+        ("output", json!([])),
+        ("usage", Value::Null),
+    ]
 }
 
 /// All but the messages and tools, in the words of a chat.

@@ -6,28 +6,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
+use super::record::Record;
+use super::request;
 use crate::auth::Caller;
 use crate::limits::{MAX_RESPONSES, MAX_RESPONSES_BYTES};
 
 /// One response, all that the model read for it, and whose it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub response: Value,
     pub input: Arc<[Value]>,
     pub owner: Caller,
+    /// Of what the model read.
+    pub prompt_tokens: u32,
+    /// What its events are told from.
+    pub record: Record,
 }
 
 impl Entry {
-    pub(crate) const fn new(response: Value, input: Arc<[Value]>, owner: Caller) -> Self {
-        Self { response, input, owner }
+    /// The response is again what it was when it began.
+    pub(super) fn begin_again(&mut self) {
+        for (name, value) in request::unmade() {
+            self.response[name] = value;
+        }
     }
 
-    fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &str {
         self.response["id"].as_str().unwrap_or_default()
     }
 
     fn bytes(&self) -> usize {
-        self.response.to_string().len() + self.input.iter().map(|item| item.to_string().len()).sum::<usize>()
+        let input: usize = self.input.iter().map(|item| item.to_string().len()).sum();
+        self.response.to_string().len() + input + self.record.bytes()
     }
 }
 
@@ -154,7 +164,7 @@ mod tests {
     use super::*;
 
     fn entry(id: &str, text: &str) -> Entry {
-        Entry::new(json!({ "id": id, "status": "completed", "text": text }), Arc::new([]), Caller::default())
+        Entry { response: json!({ "id": id, "status": "completed", "text": text }), ..Entry::default() }
     }
 
     #[test]
