@@ -4,6 +4,7 @@
 //! so that a later request can go on from them.
 
 mod aligned;
+mod object;
 mod output;
 mod record;
 pub(crate) mod request;
@@ -15,8 +16,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::api::Api;
@@ -30,6 +32,7 @@ use record::Record;
 use request::ResponseRequest;
 use store::Entry;
 
+pub(crate) use object::ResponseObject;
 pub(crate) use store::Store;
 
 /// Items in one page at most, and when nothing is said: OpenAI's numbers.
@@ -103,16 +106,25 @@ pub(crate) async fn get(
     Ok(Json(entry.response).into_response())
 }
 
+/// What became of a response that was to be deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Deleted {
+    id: String,
+    /// `response.deleted`.
+    object: &'static str,
+    deleted: bool,
+}
+
 /// `DELETE /v1/responses/{id}`.
 pub(crate) async fn delete(
     State(api): State<Api>,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Deleted>, ApiError> {
     if !api.responses().remove(&id, who(caller)) {
         return Err(ApiError::UnknownResponse(id));
     }
-    Ok(Json(json!({ "id": id, "object": "response.deleted", "deleted": true })))
+    Ok(Json(Deleted { id, object: "response.deleted", deleted: true }))
 }
 
 /// `POST /v1/responses/{id}/cancel`: only for responses in the background; others end with their connection.
@@ -120,9 +132,9 @@ pub(crate) async fn cancel(
     State(api): State<Api>,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<ResponseObject>, ApiError> {
     let response = api.responses().cancel(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
-    if response["background"] != true {
+    if !response.background {
         let message = "only a response with `background` can be cancelled: close the connection of others";
         return Err(ApiError::value("background", message));
     }
@@ -137,13 +149,24 @@ pub(crate) struct Page {
     after: Option<String>,
 }
 
+/// A part of a list of items.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Items {
+    /// `list`.
+    object: &'static str,
+    data: Vec<Map<String, Value>>,
+    first_id: Option<String>,
+    last_id: Option<String>,
+    has_more: bool,
+}
+
 /// `GET /v1/responses/{id}/input_items`: newest first unless told otherwise.
 pub(crate) async fn input_items(
     State(api): State<Api>,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
     page: Result<Query<Page>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Items>, ApiError> {
     let Query(page) = page.map_err(|rejection| ApiError::value("query", rejection.body_text()))?;
     let Entry { input: items, .. } =
         api.responses().get(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
@@ -166,13 +189,14 @@ pub(crate) async fn input_items(
     };
     let rest = &items[start..];
     let data = &rest[..rest.len().min(limit)];
-    Ok(Json(json!({
-        "object": "list",
-        "data": data,
-        "first_id": data.first().map(|item| &item["id"]),
-        "last_id": data.last().map(|item| &item["id"]),
-        "has_more": rest.len() > data.len(),
-    })))
+    let id = |item: &&Value| item["id"].as_str().map(str::to_owned);
+    Ok(Json(Items {
+        object: "list",
+        data: data.iter().filter_map(|item| item.as_object().cloned()).collect(),
+        first_id: data.first().and_then(id),
+        last_id: data.last().and_then(id),
+        has_more: rest.len() > data.len(),
+    }))
 }
 
 fn who(caller: Option<Extension<Caller>>) -> Caller {

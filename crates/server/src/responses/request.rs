@@ -6,6 +6,7 @@ use protocol::limits::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 
 use super::listed;
+use super::object::{Outcome, ResponseObject, Status};
 use super::store::Store;
 use crate::auth::Caller;
 use crate::conversation::{self, Message};
@@ -101,34 +102,18 @@ impl ResponseRequest {
     }
 
     /// The response as it begins.
-    pub(crate) fn describe(&self, id: &str, created: u64, model: &str) -> Value {
-        let mut response = json!({
-            "id": id,
-            "object": "response",
-            "created_at": created,
-            "background": self.background,
-            "model": model,
-            "store": self.store,
-        });
-        for (name, value) in unmade() {
-            response[name] = value;
+    pub(crate) fn describe(&self, id: &str, created: u64, model: &str) -> ResponseObject {
+        ResponseObject {
+            id: id.to_owned(),
+            object: "response",
+            created_at: created,
+            outcome: Outcome::default(),
+            background: self.background,
+            model: model.to_owned(),
+            store: self.store,
+            echo: self.echo.clone(),
         }
-        for (name, value) in &self.echo {
-            response[name] = value.clone();
-        }
-        response
     }
-}
-
-/// What a response has at its beginning where it later says what came of it.
-pub(super) fn unmade() -> [(&'static str, Value); 5] {
-    [
-        ("status", json!("in_progress")),
-        ("error", Value::Null),
-        ("incomplete_details", Value::Null),
-        ("output", json!([])),
-        ("usage", Value::Null),
-    ]
 }
 
 /// All but the messages and tools, in the words of a chat.
@@ -213,11 +198,12 @@ fn history(id: &str, kept: &Store, caller: Caller) -> Result<Vec<Value>, ApiErro
             "`{NAME}` names `{id}`, which is not kept here: send the whole conversation as `input`"
         ),
     })?;
-    if entry.response["status"] == "in_progress" {
+    let outcome = &entry.response.outcome;
+    if outcome.status == Status::InProgress {
         return Err(ApiError::value(NAME, format!("the response `{id}` is not finished: wait for it")));
     }
     let mut items = entry.input.to_vec();
-    items.extend(entry.response["output"].as_array().into_iter().flatten().cloned());
+    items.extend(outcome.output.iter().map(|item| json!(item)));
     Ok(items)
 }
 
