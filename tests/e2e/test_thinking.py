@@ -7,7 +7,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from forms import check
-from paceline import SMOLLM2, Serve
+from paceline import SMOLLM2, Serve, environment
 from templates import THINKING, with_template
 
 MODEL = "default"
@@ -26,9 +26,10 @@ USER = {"role": "user", "content": QUESTION}
 @pytest.fixture(scope="module", params=["plain", "guessing"])
 def line(request, tmp_path_factory):
     """A line that serves such a model, with and without guesses across the end of its thoughts."""
-    model = with_template(SMOLLM2, tmp_path_factory.mktemp("model") / "thinking.gguf", THINKING)
+    folder = tmp_path_factory.mktemp("thinking")
+    model = with_template(SMOLLM2, folder / "thinking.gguf", THINKING)
     guessing = ("--speculate", "suffix", "--width", 2, "--depth", 4) if request.param == "guessing" else ()
-    with Serve(model, "--stages", 2, "--threads", 1, "--ctx", 1024, "--exact", *guessing) as serve:
+    with Serve(model, "--stages", 2, "--threads", 1, "--ctx", 1024, "--exact", *guessing, env=environment(cache=folder)) as serve:
         serve.wait_ready()
         yield serve
 

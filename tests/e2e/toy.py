@@ -33,7 +33,7 @@ def value_of(kind, value):
     return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
 
 
-def metadata():
+def metadata(chat):
     """Name, kind and value of each; of a list, the kind of what is in it."""
     tokens = [*letters(), "<s>", "</s>", "<unk>"]
     # Ordinary ones, then two that steer and one that stands for what is unknown.
@@ -63,7 +63,7 @@ def metadata():
         "general.architecture": (STRING, "llama"),
         **{f"llama.{name}": value for name, value in own.items()},
         **{f"tokenizer.ggml.{name}": value for name, value in of_tokens.items()},
-        "tokenizer.chat_template": (STRING, CHAT),
+        "tokenizer.chat_template": (STRING, chat),
     }
 
 
@@ -93,11 +93,11 @@ def padded(raw):
     return raw + bytes(-len(raw) % ALIGNMENT)
 
 
-def write(path):
-    """Writes the model, always the same one."""
+def write(path, chat=CHAT):
+    """Writes the model, always the same one but for its chat template."""
     pick = random.Random(1)
     head, data = bytearray(), bytearray()
-    fields = metadata()
+    fields = metadata(chat)
     for name, (kind, value) in fields.items():
         head += text(name)
         if isinstance(value, list):
