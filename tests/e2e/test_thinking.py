@@ -180,7 +180,7 @@ def test_the_template_hears_how_much_to_think(line, openai, anthropic):
 
 def test_thinking_can_be_switched_off(line, openai, anthropic):
     off = {"chat_template_kwargs": {"enable_thinking": False}}
-    assert prompt(line, **off).endswith("<think>\n\n</think>\n\n")
+    assert prompt(line, **off).endswith("<think>\n</think>\n\n")
     asked = {"model": MODEL, "messages": chat(thought=False), "max_tokens": 24, "temperature": 0}
     answer = openai.chat.completions.create(**asked, extra_body=off).choices[0]
     assert answer.message.content and not (answer.message.model_extra or {}).get("reasoning_content")

@@ -16,6 +16,7 @@ use crate::{SourceStatus, WindowStatus};
 
 /// A whole answer, with choices of one kind.
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnswerOf{C}")]
 pub(crate) struct Whole<C> {
     pub id: String,
     /// `chat.completion` or `text_completion`.

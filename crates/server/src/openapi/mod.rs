@@ -132,27 +132,23 @@ fn operation(route: &Route, answer: Schema) -> Value {
             },
         },
     });
-    if path.contains("{id}") {
-        operation["parameters"] =
-            json!([{ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }]);
-    }
     let query = |name: &str, schema: Value| json!({ "name": name, "in": "query", "schema": schema });
-    let queries = if replays {
-        vec![
-            query("stream", json!({ "type": "boolean" })),
-            query("starting_after", json!({ "type": "integer", "minimum": 0 })),
-        ]
-    } else if path.ends_with("/input_items") {
-        vec![
-            query("limit", json!({ "type": "integer", "minimum": 1, "maximum": 100 })),
-            query("order", json!({ "enum": ["asc", "desc"] })),
-            query("after", json!({ "type": "string" })),
-        ]
-    } else {
-        Vec::new()
-    };
-    if let Some(parameters) = operation["parameters"].as_array_mut() {
-        parameters.extend(queries);
+    let mut parameters = Vec::new();
+    if path.contains("{id}") {
+        let schema = json!({ "type": "string" });
+        parameters.push(json!({ "name": "id", "in": "path", "required": true, "schema": schema }));
+    }
+    if replays {
+        parameters.push(query("stream", json!({ "type": "boolean" })));
+        parameters.push(query("starting_after", json!({ "type": "integer", "minimum": 0 })));
+    }
+    if path.ends_with("/input_items") {
+        parameters.push(query("limit", json!({ "type": "integer", "minimum": 1, "maximum": 100 })));
+        parameters.push(query("order", json!({ "enum": ["asc", "desc"] })));
+        parameters.push(query("after", json!({ "type": "string" })));
+    }
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
     }
     if let Some(Body { fields, required }) = body {
         let properties: Map<String, Value> =
