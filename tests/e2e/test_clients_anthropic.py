@@ -58,6 +58,13 @@ def test_a_stream_is_put_together_by_the_clients_own_helper(client):
     assert events[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
+def test_an_answer_that_the_client_began_is_gone_on_with(client):
+    asked = {"role": "user", "content": "What is the capital of France?"}
+    messages = [asked, {"role": "assistant", "content": "The capital of France is"}]
+    message = client.messages.create(model=MODEL, max_tokens=8, messages=messages, extra_body=GREEDY)
+    assert message.content[0].text.startswith(" Paris"), message
+
+
 def test_a_stop_sequence_is_named(client):
     whole = client.messages.create(model=MODEL, max_tokens=16, messages=HELLO, extra_body=GREEDY).content[0].text
     stop = whole[4:8]
@@ -111,8 +118,8 @@ def test_a_stream_that_is_left_early_ends_its_request(served, client):
     with client.messages.stream(**asked) as stream:
         for _, _ in zip(stream.text_stream, range(3)):
             pass
-        assert len(live(served)) == 1
-    wait_until(lambda: not live(served), 5, "the sequence lives on")
+        wait_until(lambda: len(live(served)) == 1, 30, lambda: f"on the line: {live(served)}")
+    wait_until(lambda: not live(served), 30, "the sequence lives on")
 
 
 def test_twenty_at_once_are_answered_as_one_alone_is(client):

@@ -155,6 +155,6 @@ def test_a_stream_that_is_left_early_ends_its_request(served, model):
     stream = endless.stream("Tell a long story.")
     for _, _ in zip(stream, range(3)):
         pass
-    assert len(live(served)) == 1
+    wait_until(lambda: len(live(served)) == 1, 30, lambda: f"on the line: {live(served)}")
     stream.close()
-    wait_until(lambda: not live(served), 5, "the sequence lives on")
+    wait_until(lambda: not live(served), 30, "the sequence lives on")

@@ -149,6 +149,20 @@ def test_a_response_calls_a_tool_and_reads_its_result(client):
     assert second.output_text
 
 
+def test_a_stream_in_the_background_goes_on_without_its_client_who_comes_back_for_the_rest(client):
+    stream = client.responses.create(
+        model=MODEL, input=CAPITAL, temperature=0, max_output_tokens=48, background=True, stream=True
+    )
+    first = [event for _, event in zip(range(5), stream)]
+    stream.close()
+    id, last = first[0].response.id, first[-1].sequence_number
+    rest = list(client.responses.retrieve(id, stream=True, starting_after=last))
+    assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
+    assert rest[-1].type == "response.completed"
+    text = "".join(event.delta for event in first + rest if event.type == "response.output_text.delta")
+    assert text == rest[-1].response.output_text == client.responses.retrieve(id).output_text != ""
+
+
 def test_a_response_in_the_background_is_cancelled(client):
     response = client.responses.create(
         model=MODEL, input="Tell a story.", background=True, max_output_tokens=1500, extra_body={"ignore_eos": True}
@@ -195,9 +209,9 @@ def test_a_stream_that_is_closed_early_ends_its_request(served, client):
     )
     for _, _ in zip(stream, range(3)):
         pass
-    assert len(live(served)) == 1
+    wait_until(lambda: len(live(served)) == 1, 30, lambda: f"on the line: {live(served)}")
     stream.close()
-    wait_until(lambda: not live(served), 5, "the sequence lives on")
+    wait_until(lambda: not live(served), 30, "the sequence lives on")
 
 
 def test_twenty_at_once_are_answered_as_one_alone_is(client):

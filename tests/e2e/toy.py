@@ -4,8 +4,8 @@ import array
 import random
 import struct
 
-# A token for each byte, and three that are none.
-BOS, END, UNKNOWN = 256, 257, 258
+# A token for each byte, three that are none, and those around a gap that an answer fills.
+BOS, END, UNKNOWN, BEFORE, BEHIND, GAP = range(256, 262)
 WIDTH, LAYERS, HEADS, FEED = 64, 4, 4, 128
 # Files begin with this.
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
@@ -33,11 +33,11 @@ def value_of(kind, value):
     return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
 
 
-def metadata():
+def metadata(chat):
     """Name, kind and value of each; of a list, the kind of what is in it."""
-    tokens = [*letters(), "<s>", "</s>", "<unk>"]
-    # Ordinary ones, then two that steer and one that stands for what is unknown.
-    kinds = [1] * 256 + [3, 3, 2]
+    tokens = [*letters(), "<s>", "</s>", "<unk>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    # Ordinary ones, then two that steer, one that stands for what is unknown, and again three that steer.
+    kinds = [1] * 256 + [3, 3, 2, 3, 3, 3]
     own = {
         "context_length": (UINT32, 512),
         "embedding_length": (UINT32, WIDTH),
@@ -58,12 +58,15 @@ def metadata():
         "bos_token_id": (UINT32, BOS),
         "eos_token_id": (UINT32, END),
         "unknown_token_id": (UINT32, UNKNOWN),
+        "fim_pre_token_id": (UINT32, BEFORE),
+        "fim_suf_token_id": (UINT32, BEHIND),
+        "fim_mid_token_id": (UINT32, GAP),
     }
     return {
         "general.architecture": (STRING, "llama"),
         **{f"llama.{name}": value for name, value in own.items()},
         **{f"tokenizer.ggml.{name}": value for name, value in of_tokens.items()},
-        "tokenizer.chat_template": (STRING, CHAT),
+        "tokenizer.chat_template": (STRING, chat),
     }
 
 
@@ -80,7 +83,7 @@ def tensors():
         "ffn_up": (WIDTH, FEED),
         "ffn_down": (FEED, WIDTH),
     }
-    n_tokens = UNKNOWN + 1
+    n_tokens = GAP + 1
     return {
         "token_embd.weight": (WIDTH, n_tokens),
         **{f"blk.{at}.{name}.weight": dims for at in range(LAYERS) for name, dims in layer.items()},
@@ -93,11 +96,11 @@ def padded(raw):
     return raw + bytes(-len(raw) % ALIGNMENT)
 
 
-def write(path):
-    """Writes the model, always the same one."""
+def write(path, chat=CHAT):
+    """Writes the model, always the same one but for its chat template."""
     pick = random.Random(1)
     head, data = bytearray(), bytearray()
-    fields = metadata()
+    fields = metadata(chat)
     for name, (kind, value) in fields.items():
         head += text(name)
         if isinstance(value, list):

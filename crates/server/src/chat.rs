@@ -65,10 +65,12 @@ pub(crate) struct Written {
 
 /// The text that a chat begins with.
 pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
-    let ChatRequest { mut conversation, tools, show_reasoning, param, options, .. } = chat;
+    let ChatRequest { mut conversation, tools, show_reasoning, continues, param, options, .. } = chat;
     let refused = |error: TemplateError| ApiError::value(param, error.to_string());
     let template = model.template.as_ref().map_err(TemplateError::clone).map_err(refused)?;
     let mut syntax = template.syntax().clone();
+    let begun = if continues { conversation.messages.pop() } else { None };
+    conversation.add_generation_prompt |= continues;
     conversation.tools.clone_from(&tools.list);
     tools::name_results(&mut conversation.messages);
     if !template.knows_tools() {
@@ -82,12 +84,15 @@ pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiErro
     }
     let mut text = prompt::text_of(model, &conversation, prompt::now()).map_err(refused)?;
     let mut thinking = syntax.thinking.is_some_and(|(open, _)| text.trim_end().ends_with(open));
+    let said =
+        |name: &str| begun.as_ref().and_then(|message| message.get(name)?.as_str()).unwrap_or_default();
     let opening = tools.opening(syntax.calls);
-    if !opening.is_empty() {
+    if begun.is_some() || !opening.is_empty() {
         if let Some((_, close)) = syntax.thinking.filter(|_| thinking) {
-            text.push_str(&format!("\n{close}\n\n"));
+            text.push_str(&format!("{}\n{close}\n\n", said("reasoning_content")));
             thinking = false;
         }
+        text.push_str(said("content"));
         text.push_str(&opening);
     }
     let calls = CallGrammar { tools: &tools, form: syntax.calls, tokenizer: model.tokenizer.as_ref() };

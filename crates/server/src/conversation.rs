@@ -82,6 +82,11 @@ pub(crate) fn said(role: &str, content: String) -> Message {
     Map::from_iter([("role".into(), json!(role)), ("content".into(), json!(content))])
 }
 
+/// Whether the model can go on with a message: it is its own, and a text.
+pub(crate) fn can_be_continued(message: &Message) -> bool {
+    message.get("role").is_some_and(|role| role == "assistant") && !message.contains_key("tool_calls")
+}
+
 /// The result of a tool's call.
 pub(crate) fn result(call_id: &Value, content: String) -> Message {
     let mut message = said("tool", content);

@@ -28,7 +28,7 @@ pub(crate) enum Step {
 }
 
 /// More of a turn.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Delta {
     /// Of the prompt's tokens but the first, if asked for; before anything of the answer.
     pub prompt: Option<Vec<TokenLogprobs>>,
@@ -44,7 +44,7 @@ impl Delta {
 }
 
 /// How a generation ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ending {
     /// What was held back.
     pub delta: Delta,

@@ -16,10 +16,11 @@ use uuid::Uuid;
 use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::messages::{self, MessagesError};
-use crate::{console, embeddings, events, limits, openapi, responses, routes, trace, utility};
+use crate::{console, embeddings, events, limits, messages, openapi, responses, routes, trace, utility};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look for it.
+const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
@@ -76,7 +77,7 @@ async fn require_key(State(api): State<Api>, mut request: Request, next: Next) -
         && !console::is_open(request.uri().path())
     {
         let Some(caller) = keys.allow(request.headers()) else {
-            return refusal(&request, ApiError::Unauthorised);
+            return messages::refusal(&request, ApiError::Unauthorised);
         };
         request.extensions_mut().insert(caller);
     }
@@ -90,7 +91,7 @@ async fn require_invitation(State(api): State<Api>, request: Request, next: Next
         && !request.method().is_safe()
         && let Some(origin) = config.cors.stranger(request.headers())
     {
-        return refusal(&request, ApiError::ForeignPage(origin));
+        return messages::refusal(&request, ApiError::ForeignPage(origin));
     }
     next.run(request).await
 }
@@ -102,17 +103,9 @@ async fn check_head(request: Request, next: Next) -> Response {
     let size = headers.iter().fold(path, |sum, (name, value)| sum + name.as_str().len() + value.len());
     if size > limits::MAX_HEAD_BYTES || headers.len() > limits::MAX_HEADERS {
         let error = ApiError::HeadTooLarge { bytes: limits::MAX_HEAD_BYTES, headers: limits::MAX_HEADERS };
-        return refusal(&request, error);
+        return messages::refusal(&request, error);
     }
     next.run(request).await
-}
-
-/// An error in the form that the route's clients know.
-fn refusal(request: &Request, error: ApiError) -> Response {
-    if request.uri().path().starts_with(messages::PATH) {
-        return MessagesError(error).into_response();
-    }
-    error.into_response()
 }
 
 /// Gives every request an id: the client's, if it is short and visible, else a new one. Logs carry it. Counts the
@@ -143,9 +136,13 @@ async fn name_request(State(api): State<Api>, mut request: Request, next: Next) 
         span.record("trace_id", trace.id());
         request.extensions_mut().insert(trace.clone());
     }
+    let is_anthropics = messages::owns(&request);
     let mut response = next.run(request).instrument(span.clone()).await;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
     api.metrics().answered(route, method, response.status().as_u16());
+    if is_anthropics {
+        response.headers_mut().insert(ANTHROPICS_ID, id.clone());
+    }
     response.headers_mut().insert(REQUEST_ID, id);
     match traced {
         Some(trace) => {

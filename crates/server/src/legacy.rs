@@ -1,6 +1,8 @@
 //! Log-probabilities as completions have them: four lists side by side, for the answer and for a prompt that is echoed.
 
 use protocol::{Token, TokenLogprobs};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::answer::TokenInfo;
@@ -63,23 +65,38 @@ const fn is_inner(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// The lists; alternatives only if some were asked for.
-pub(crate) fn lists(tokenizer: &dyn Tokenizer, entries: &[Entry<'_>], top: u8) -> Value {
-    let name = |token| String::from_utf8_lossy(&logprobs::bytes(tokenizer, token)).into_owned();
-    let names: Vec<String> = entries.iter().map(|entry| name(entry.token)).collect();
-    let logprobs: Vec<Option<f32>> =
-        entries.iter().map(|entry| entry.logprobs.map(|logprobs| logprobs.logprob)).collect();
-    let offsets: Vec<usize> = entries.iter().map(|entry| entry.offset).collect();
-    let alternatives = |entry: &Entry<'_>| {
-        let Some(logprobs) = entry.logprobs else { return Value::Null };
-        let top = logprobs.top.iter();
-        let mut map: Map<String, Value> =
-            top.map(|&(token, logprob)| (name(token), json!(logprob))).collect();
-        map.entry(name(entry.token)).or_insert(json!(logprobs.logprob));
-        Value::Object(map)
-    };
-    let tops: Option<Vec<Value>> = (top > 0).then(|| entries.iter().map(alternatives).collect());
-    json!({ "tokens": names, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+/// Four lists side by side.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TokenLists {
+    tokens: Vec<String>,
+    /// Null for the first token of a prompt, which nothing predicts.
+    token_logprobs: Vec<Option<f64>>,
+    /// Null if no alternatives were asked for.
+    top_logprobs: Option<Vec<Option<Map<String, Value>>>>,
+    /// Where each token's text begins, in characters.
+    text_offset: Vec<usize>,
+}
+
+impl TokenLists {
+    /// The lists; alternatives only if some were asked for.
+    pub(crate) fn new(tokenizer: &dyn Tokenizer, entries: &[Entry<'_>], top: u8) -> Self {
+        let name = |token| String::from_utf8_lossy(&logprobs::bytes(tokenizer, token)).into_owned();
+        let alternatives = |entry: &Entry<'_>| {
+            let logprobs = entry.logprobs?;
+            let top = logprobs.top.iter();
+            let mut map: Map<String, Value> =
+                top.map(|&(token, logprob)| (name(token), json!(logprob))).collect();
+            map.entry(name(entry.token)).or_insert(json!(logprobs.logprob));
+            Some(map)
+        };
+        let logprob = |entry: &Entry<'_>| entry.logprobs.map(|logprobs| logprobs.logprob.into());
+        Self {
+            tokens: entries.iter().map(|entry| name(entry.token)).collect(),
+            token_logprobs: entries.iter().map(logprob).collect(),
+            top_logprobs: (top > 0).then(|| entries.iter().map(alternatives).collect()),
+            text_offset: entries.iter().map(|entry| entry.offset).collect(),
+        }
+    }
 }
 
 #[cfg(test)]

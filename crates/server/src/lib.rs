@@ -11,6 +11,7 @@ mod best;
 mod body;
 mod call_grammar;
 mod chat;
+mod completion;
 mod connections;
 mod console;
 mod conversation;

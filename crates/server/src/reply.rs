@@ -1,19 +1,23 @@
 //! The JSON of OpenAI's answers, whole and in chunks, in the forms of chats and of completions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use protocol::TokenLogprobs;
-use scheduler::Timings;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Tokenizer;
 use crate::answer::TokenInfo;
+use crate::completion::{
+    ChatChoice, ChatLogprobs, Figures, FunctionCall, OfAnswers, OfPrompts, Said, TextChoice, ToolCall, Usage,
+    Whole,
+};
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
-use crate::legacy::{self, Echo, Entry};
+use crate::legacy::{Echo, Entry, TokenLists};
+use crate::logprobs::TokenLogprob;
 use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
-use crate::{SourceStatus, Tokenizer, WindowStatus, logprobs};
 
 /// Which API an answer is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +26,14 @@ pub(crate) enum Form {
     Chat { functions: bool },
     /// `echo` holds what every choice begins with, one per prompt; empty for none.
     Completion { echo: Vec<Echo> },
+}
+
+/// A whole answer in either form.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    Chat(Whole<ChatChoice>),
+    Completion(Whole<TextChoice>),
 }
 
 /// What all parts of one answer share.
@@ -45,14 +57,14 @@ pub(crate) struct Reply {
 /// A reply as a stream.
 pub(crate) struct ReplyStream {
     reply: Reply,
-    usage: Usage,
+    counted: Counted,
     /// Calls begun so far, by choice.
     calls: Vec<usize>,
 }
 
 impl ReplyStream {
     pub(crate) const fn new(reply: Reply) -> Self {
-        Self { reply, usage: Usage { cached: 0, completion: 0, reasoning: 0 }, calls: Vec::new() }
+        Self { reply, counted: Counted { cached: 0, completion: 0, reasoning: 0 }, calls: Vec::new() }
     }
 }
 
@@ -81,7 +93,7 @@ impl Wire for ReplyStream {
     }
 
     fn end(&mut self, index: usize, ending: &Ending) -> Vec<Frame> {
-        self.usage.add(&self.reply, index, ending);
+        self.counted.add(&self.reply, index, ending);
         vec![Frame::data(&self.reply.closing(index, ending))]
     }
 
@@ -92,7 +104,7 @@ impl Wire for ReplyStream {
     fn close(&mut self) -> Vec<Frame> {
         let done = Frame { event: None, data: "[DONE]".into() };
         if self.reply.include_usage {
-            vec![Frame::data(&self.reply.usage_chunk(self.usage)), done]
+            vec![Frame::data(&self.reply.usage_chunk(self.counted)), done]
         } else {
             vec![done]
         }
@@ -101,13 +113,13 @@ impl Wire for ReplyStream {
 
 /// Tokens of all choices so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+struct Counted {
     cached: u32,
     completion: u32,
     reasoning: u32,
 }
 
-impl Usage {
+impl Counted {
     /// Counts a choice. A prompt counts once, and what was resident for its first choice is what it saved.
     fn add(&mut self, reply: &Reply, index: usize, ending: &Ending) {
         self.completion += ending.completion;
@@ -173,7 +185,9 @@ impl Reply {
                         json!({ "function_call": { "arguments": json } })
                     }
                     Part::Reasoning(text) => json!({ "reasoning_content": text }),
-                    Part::Call { id, name } => call(tool_call(&Call { id, name, arguments: String::new() })),
+                    Part::Call { id, name } => {
+                        call(json!(ToolCall::from(&Call { id, name, arguments: String::new() })))
+                    }
                     Part::Arguments(json) => call(json!({ "function": { "arguments": json } })),
                 };
                 json!({ "index": index, "delta": delta })
@@ -194,76 +208,89 @@ impl Reply {
         };
         let mut chunk = self.chunk(vec![choice]);
         if let Some(figures) = &ending.timings {
-            chunk["timings"] = timings(figures);
+            chunk["timings"] = json!(Figures::from(figures));
         }
         chunk
     }
 
     /// The last chunk of a stream whose client asked for usage.
-    fn usage_chunk(&self, usage: Usage) -> Value {
+    fn usage_chunk(&self, counted: Counted) -> Value {
         let mut chunk = self.chunk(Vec::new());
-        chunk["usage"] = self.usage(usage);
+        chunk["usage"] = json!(self.usage(counted));
         chunk
     }
 
     /// A whole answer; `choices` in order.
-    pub(crate) fn whole(&self, choices: Vec<(Message, Ending)>) -> Value {
-        let mut usage = Usage::default();
-        let mut figures = Vec::with_capacity(choices.len());
-        let mut list = Vec::with_capacity(choices.len());
-        for (index, (message, ending)) in choices.into_iter().enumerate() {
-            usage.add(self, index, &ending);
-            let mut choice = self.whole_choice(index, &message);
-            if let Some(logprobs) = self.logprobs(index, message.prompt.as_deref(), &message.logprobs) {
-                choice["logprobs"] = logprobs;
-            }
-            choice["finish_reason"] = json!(self.finish(&ending));
-            list.push(choice);
-            figures.push(ending.timings.as_ref().map(timings));
-        }
-        // Figures of several choices are not one figure: each choice carries its own.
-        let alone = if list.len() == 1 { figures.pop().flatten() } else { None };
-        for (choice, figures) in list.iter_mut().zip(figures) {
-            if let Some(figures) = figures {
-                choice["timings"] = figures;
-            }
-        }
-        let object = match self.form {
-            Form::Chat { .. } => "chat.completion",
-            Form::Completion { .. } => "text_completion",
-        };
-        let mut answer = self.envelope(object, list);
-        answer["usage"] = self.usage(usage);
-        if let Some(figures) = alone {
-            answer["timings"] = figures;
-        }
-        answer
-    }
-
-    fn whole_choice(&self, index: usize, message: &Message) -> Value {
+    pub(crate) fn whole(&self, choices: Vec<(Message, Ending)>) -> Answer {
         match &self.form {
             Form::Chat { .. } => {
-                let mut whole = json!({ "role": "assistant", "content": message.text });
-                if !message.reasoning.is_empty() {
-                    whole["reasoning_content"] = json!(message.reasoning);
-                }
-                if !message.calls.is_empty() {
-                    if message.text.is_empty() {
-                        whole["content"] = Value::Null;
-                    }
-                    match message.calls.first().filter(|_| self.has_functions()) {
-                        Some(Call { name, arguments, .. }) => {
-                            whole["function_call"] = json!({ "name": name, "arguments": arguments });
-                        }
-                        None => whole["tool_calls"] = message.calls.iter().map(tool_call).collect(),
-                    }
-                }
-                json!({ "index": index, "message": whole })
+                let choice = |index, message: Message, ending: &Ending, timings| ChatChoice {
+                    index,
+                    logprobs: self.chat_logprobs(&message.logprobs),
+                    message: self.said(message),
+                    finish_reason: self.finish(ending),
+                    timings,
+                };
+                Answer::Chat(self.whole_of("chat.completion", choices, choice))
             }
             Form::Completion { .. } => {
-                let echo = self.echo(index).map_or("", |echo| &echo.text);
-                json!({ "index": index, "text": format!("{echo}{}", message.text) })
+                let choice = |index, message: Message, ending: &Ending, timings| TextChoice {
+                    index,
+                    text: format!("{}{}", self.echo(index).map_or("", |echo| &echo.text), message.text),
+                    logprobs: self.text_logprobs(index, message.prompt.as_deref(), &message.logprobs),
+                    finish_reason: ending.finish,
+                    timings,
+                };
+                Answer::Completion(self.whole_of("text_completion", choices, choice))
             }
+        }
+    }
+
+    fn whole_of<C>(
+        &self,
+        object: &'static str,
+        choices: Vec<(Message, Ending)>,
+        choice: impl Fn(usize, Message, &Ending, Option<Figures>) -> C,
+    ) -> Whole<C> {
+        let mut counted = Counted::default();
+        // Figures of several choices are not one figure: each choice carries its own.
+        let is_alone = choices.len() == 1;
+        let mut alone = None;
+        let mut list = Vec::with_capacity(choices.len());
+        for (index, (message, ending)) in choices.into_iter().enumerate() {
+            counted.add(self, index, &ending);
+            let mut figures = ending.timings.as_ref().map(Figures::from);
+            if is_alone {
+                alone = figures.take();
+            }
+            list.push(choice(index, message, &ending, figures));
+        }
+        Whole {
+            id: self.id.clone(),
+            object,
+            created: self.created,
+            model: self.model.clone(),
+            system_fingerprint: self.fingerprint.clone(),
+            choices: list,
+            usage: self.usage(counted),
+            timings: alone,
+        }
+    }
+
+    fn said(&self, message: Message) -> Said {
+        let Message { text, reasoning, calls, .. } = message;
+        let (mut function_call, mut tool_calls) = (None, Vec::new());
+        if self.has_functions() {
+            function_call = calls.first().map(FunctionCall::from);
+        } else {
+            tool_calls = calls.iter().map(ToolCall::from).collect();
+        }
+        Said {
+            role: "assistant",
+            content: (!text.is_empty() || calls.is_empty()).then_some(text),
+            reasoning_content: (!reasoning.is_empty()).then_some(reasoning),
+            function_call,
+            tool_calls,
         }
     }
 
@@ -297,18 +324,16 @@ impl Reply {
         })
     }
 
-    fn usage(&self, usage: Usage) -> Value {
+    fn usage(&self, counted: Counted) -> Usage {
+        let Counted { cached, completion, reasoning } = counted;
         let prompt: u32 = self.prompt_tokens.iter().sum();
-        let mut answer = json!({
-            "prompt_tokens": prompt,
-            "completion_tokens": usage.completion,
-            "total_tokens": prompt + usage.completion,
-            "prompt_tokens_details": { "cached_tokens": usage.cached },
-        });
-        if usage.reasoning > 0 {
-            answer["completion_tokens_details"] = json!({ "reasoning_tokens": usage.reasoning });
+        Usage {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            total_tokens: prompt + completion,
+            prompt_tokens_details: OfPrompts { cached_tokens: cached },
+            completion_tokens_details: (reasoning > 0).then_some(OfAnswers { reasoning_tokens: reasoning }),
         }
-        answer
     }
 
     /// Of tokens of a choice, and of its prompt's if they are given.
@@ -318,85 +343,32 @@ impl Reply {
         prompt: Option<&[TokenLogprobs]>,
         tokens: &[TokenInfo],
     ) -> Option<Value> {
-        let top = self.top_logprobs?;
-        let tokenizer = self.tokenizer.as_ref();
-        Some(match self.form {
-            Form::Chat { .. } => {
-                let content: Vec<Value> =
-                    tokens.iter().map(|info| logprobs::entry(tokenizer, info)).collect();
-                json!({ "content": content })
-            }
+        match self.form {
+            Form::Chat { .. } => self.chat_logprobs(tokens).map(|logprobs| json!(logprobs)),
             Form::Completion { .. } => {
-                let echo = self.echo(index);
-                let before = echo.map_or(0, |echo| echo.text.chars().count());
-                let prompt = prompt.zip(echo).map(|(found, echo)| Entry::of_prompt(tokenizer, echo, found));
-                let mut entries = prompt.unwrap_or_default();
-                entries.extend(tokens.iter().map(|info| Entry::of_answer(info, before)));
-                legacy::lists(tokenizer, &entries, top)
+                self.text_logprobs(index, prompt, tokens).map(|logprobs| json!(logprobs))
             }
-        })
+        }
     }
-}
 
-fn tool_call(call: &Call) -> Value {
-    json!({
-        "id": call.id,
-        "type": "function",
-        "function": { "name": call.name, "arguments": call.arguments },
-    })
-}
+    fn chat_logprobs(&self, tokens: &[TokenInfo]) -> Option<ChatLogprobs> {
+        self.top_logprobs?;
+        let content = tokens.iter().map(|info| TokenLogprob::new(self.tokenizer.as_ref(), info));
+        Some(ChatLogprobs { content: content.collect() })
+    }
 
-/// llama-server's names, and what a line has besides: its stages, the loop around them, and the windows sent.
-fn timings(timings: &Timings) -> Value {
-    let prompt = timings.prompt_tokens.saturating_sub(timings.cached_tokens);
-    // The first token belongs to the prompt's time; the others come after it.
-    let intervals = timings.generated_tokens.saturating_sub(1);
-    let stages: Vec<Value> = timings
-        .stages
-        .iter()
-        .map(|stage| {
-            json!({
-                "compute_ms": f64::from(stage.compute_us) / 1e3,
-                "queue_ms": f64::from(stage.queue_us) / 1e3,
-            })
-        })
-        .collect();
-    json!({
-        "cache_n": timings.cached_tokens,
-        "prompt_n": prompt,
-        "prompt_ms": ms(timings.prompt_time),
-        "prompt_per_second": rate(prompt, timings.prompt_time),
-        "predicted_n": timings.generated_tokens,
-        "predicted_ms": ms(timings.generation_time),
-        "predicted_per_second": rate(intervals, timings.generation_time),
-        "draft_n": timings.drafted,
-        "draft_n_accepted": timings.accepted,
-        "loop_ms": ms(timings.loop_time),
-        "ideal_ms": ms(timings.ideal_time),
-        "windows": WindowStatus {
-            sent: timings.windows.into(),
-            live: timings.live_windows.into(),
-            stale: timings.stale_windows.into(),
-            in_flight_mean: thousandths(timings.in_flight.mean()),
-            in_flight_max: timings.in_flight.most,
-            epochs: timings.epochs.into(),
-        },
-        "sources": SourceStatus::all(&timings.guesses),
-        "stages": stages,
-    })
-}
-
-/// Rounded: more digits would say nothing.
-fn thousandths(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1e3
-}
-
-/// Per second; 0 for something that took no time.
-fn rate(count: u32, time: Duration) -> f64 {
-    let seconds = time.as_secs_f64();
-    if seconds > 0.0 { (f64::from(count) / seconds * 100.0).round() / 100.0 } else { 0.0 }
+    fn text_logprobs(
+        &self,
+        index: usize,
+        prompt: Option<&[TokenLogprobs]>,
+        tokens: &[TokenInfo],
+    ) -> Option<TokenLists> {
+        let (top, tokenizer) = (self.top_logprobs?, self.tokenizer.as_ref());
+        let echo = self.echo(index);
+        let before = echo.map_or(0, |echo| echo.text.chars().count());
+        let prompt = prompt.zip(echo).map(|(found, echo)| Entry::of_prompt(tokenizer, echo, found));
+        let mut entries = prompt.unwrap_or_default();
+        entries.extend(tokens.iter().map(|info| Entry::of_answer(info, before)));
+        Some(TokenLists::new(tokenizer, &entries, top))
+    }
 }

@@ -28,7 +28,6 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "modalities",
     "audio",
     "web_search_options",
-    "continue_final_message",
     "samplers",
     "lora",
     "n_probs",
@@ -50,6 +49,9 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_tokens_as_token_ids",
     "guided_whitespace_pattern",
 ];
+
+/// vLLM's name for what Anthropic's API does with a message of the assistant at the end.
+const CONTINUES: &str = "continue_final_message";
 
 /// What chats refuse besides.
 pub(crate) const UNSUPPORTED_IN_CHATS: &[&str] = &["suffix"];
@@ -102,6 +104,8 @@ pub(crate) struct ChatRequest {
     pub functions: bool,
     /// Reasoning comes apart from the answer; else it is part of the text, as the model wrote it.
     pub show_reasoning: bool,
+    /// The last message is the beginning of the answer.
+    pub continues: bool,
     /// The field that the messages came in.
     pub param: &'static str,
     pub options: Options,
@@ -180,8 +184,13 @@ impl ChatRequest {
         };
         let show_reasoning = fields.text("reasoning_format")?.is_none_or(|format| format != "none");
         let Contents { messages, tools, param } = contents;
+        let continues = fields.flag(CONTINUES)?;
+        if continues && !messages.last().is_some_and(conversation::can_be_continued) {
+            let message = format!("`{CONTINUES}` needs a text of the assistant as the last of `{param}`");
+            return Err(ApiError::value(CONTINUES, message));
+        }
         let conversation = conversation::read(fields, messages)?;
-        Ok(Self { conversation, tools, functions: false, show_reasoning, param, options })
+        Ok(Self { conversation, tools, functions: false, show_reasoning, continues, param, options })
     }
 }
 

@@ -1,12 +1,13 @@
 //! What each route does.
 
-use axum::extract::{OriginalUri, Path, Request, State};
-use axum::http::{HeaderValue, Method, header};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use protocol::Token;
 use scheduler::RequestId;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::api::{Api, Model};
@@ -20,17 +21,24 @@ use crate::legacy::Echo;
 use crate::reply::{Form, Reply, ReplyStream};
 use crate::request::{ChatRequest, CompletionRequest, Options};
 use crate::turn::Reading;
-use crate::{LineStatus, body, chat, generation, prompt, stream};
+use crate::{LineStatus, body, chat, generation, messages, prompt, stream};
+
+/// That all is well.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Condition {
+    /// `ok` or `ready`.
+    status: &'static str,
+}
 
 /// `GET /health`: the process lives.
-pub(crate) async fn health() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+pub(crate) async fn health() -> Json<Condition> {
+    Json(Condition { status: "ok" })
 }
 
 /// `GET /ready`: a token went through all stages recently.
-pub(crate) async fn ready(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn ready(State(api): State<Api>) -> Result<Json<Condition>, ApiError> {
     api.ready()?;
-    Ok(Json(json!({ "status": "ready" })))
+    Ok(Json(Condition { status: "ready" }))
 }
 
 /// `GET /v1/line`.
@@ -38,17 +46,26 @@ pub(crate) async fn line(State(api): State<Api>) -> Json<LineStatus> {
     Json(api.line().status())
 }
 
+/// A request that was ended.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Cancelled {
+    id: u64,
+    /// `request.cancelled`.
+    object: &'static str,
+    cancelled: bool,
+}
+
 /// `POST /v1/requests/{id}/cancel`: by the number on the line, which `/v1/line/events` tells.
 pub(crate) async fn cancel(
     State(api): State<Api>,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Cancelled>, ApiError> {
     let caller = caller.map(|Extension(caller)| caller).unwrap_or_default();
     let own = id.parse().map(RequestId).ok().filter(|&id| api.roll().is_own(id, caller));
     let RequestId(number) = own.ok_or(ApiError::UnknownRequest(id))?;
     api.line().cancel(RequestId(number));
-    Ok(Json(json!({ "id": number, "object": "request.cancelled", "cancelled": true })))
+    Ok(Json(Cancelled { id: number, object: "request.cancelled", cancelled: true }))
 }
 
 /// `GET /metrics`.
@@ -58,34 +75,69 @@ pub(crate) async fn metrics(State(api): State<Api>) -> Response {
     ([(header::CONTENT_TYPE, FORMAT)], text).into_response()
 }
 
+/// The models, of which there is one.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Models {
+    /// `list`.
+    object: &'static str,
+    data: Vec<ModelCard>,
+}
+
+/// The model as OpenAI's API describes one.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ModelCard {
+    id: String,
+    /// `model`.
+    object: &'static str,
+    /// Seconds since 1970.
+    created: u64,
+    owned_by: &'static str,
+    meta: ModelMeta,
+}
+
+/// What llama-server says of a model besides.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ModelMeta {
+    architecture: String,
+    n_vocab: u32,
+    n_ctx: u32,
+    n_ctx_train: Option<u32>,
+    n_params: Option<u64>,
+}
+
+impl From<&Model> for ModelCard {
+    fn from(model: &Model) -> Self {
+        let info = &model.info;
+        Self {
+            id: info.id.clone(),
+            object: "model",
+            created: info.created,
+            owned_by: "paceline",
+            meta: ModelMeta {
+                architecture: info.architecture.clone(),
+                n_vocab: model.tokenizer.n_vocab(),
+                n_ctx: info.context,
+                n_ctx_train: info.trained_context,
+                n_params: info.n_params,
+            },
+        }
+    }
+}
+
 /// `GET /v1/models`.
-pub(crate) async fn models(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
-    let model = describe(api.open()?);
-    Ok(Json(json!({ "object": "list", "data": [model] })))
+pub(crate) async fn models(State(api): State<Api>) -> Result<Json<Models>, ApiError> {
+    let model = api.open()?;
+    Ok(Json(Models { object: "list", data: vec![model.as_ref().into()] }))
 }
 
 /// `GET /v1/models/{id}`.
-pub(crate) async fn model(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn model(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Json<ModelCard>, ApiError> {
     let model = api.open()?;
     model.answers_to(&id)?;
-    Ok(Json(describe(model)))
-}
-
-fn describe(model: &Model) -> Value {
-    let info = &model.info;
-    json!({
-        "id": info.id,
-        "object": "model",
-        "created": info.created,
-        "owned_by": "paceline",
-        "meta": {
-            "architecture": info.architecture,
-            "n_vocab": model.tokenizer.n_vocab(),
-            "n_ctx": info.context,
-            "n_ctx_train": info.trained_context,
-            "n_params": info.n_params,
-        },
-    })
+    Ok(Json(model.as_ref().into()))
 }
 
 /// `POST /v1/chat/completions`.
@@ -143,13 +195,15 @@ pub(crate) async fn completions(State(api): State<Api>, request: Request) -> Res
 }
 
 /// Anything else.
-pub(crate) async fn unknown_url(OriginalUri(uri): OriginalUri) -> ApiError {
-    ApiError::UnknownUrl(uri.path().chars().take(200).collect())
+pub(crate) async fn unknown_url(request: Request) -> Response {
+    let path = request.uri().path().chars().take(200).collect();
+    messages::refusal(&request, ApiError::UnknownUrl(path))
 }
 
 /// A route's wrong method.
-pub(crate) async fn wrong_method(method: Method) -> ApiError {
-    ApiError::MethodNotAllowed(method.to_string())
+pub(crate) async fn wrong_method(request: Request) -> Response {
+    let method = request.method().to_string();
+    messages::refusal(&request, ApiError::MethodNotAllowed(method))
 }
 
 fn reply(model: &Model, options: &Options, form: Form, prompt_tokens: Vec<u32>) -> Reply {

@@ -9,6 +9,7 @@ use std::pin::Pin;
 
 use protocol::{Grammar, Pooling, StageCounters, Token};
 use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SharedJournal, SourceTally, Tally};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -187,7 +188,7 @@ pub enum Readiness {
 }
 
 /// The JSON of `GET /v1/line`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct LineStatus {
     /// Stage 0 first.
     pub stages: Vec<StageStatus>,
@@ -225,7 +226,7 @@ pub struct LineStatus {
 }
 
 /// Tokens that went through the line, since the front's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TokenStatus {
     /// Of prompts, without those that were resident already.
     pub prompt: u64,
@@ -234,7 +235,7 @@ pub struct TokenStatus {
 }
 
 /// What finished requests have left to later ones.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct PrefixStatus {
     /// Prefixes kept now.
     pub held: u32,
@@ -255,7 +256,7 @@ pub struct PrefixStatus {
 }
 
 /// One stage in [`LineStatus`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct StageStatus {
     /// `host:port`; `local` for the stage inside the front.
     pub address: String,
@@ -293,7 +294,7 @@ pub struct StageStatus {
 }
 
 /// One machine that stands by, in [`LineStatus`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct SpareStatus {
     /// `host:port`.
     pub address: String,
@@ -323,7 +324,7 @@ pub struct SpareStatus {
 }
 
 /// What a stage has computed, and what for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct WorkStatus {
     /// Engine calls.
     pub calls: u64,
@@ -369,7 +370,7 @@ impl From<StageCounters> for WorkStatus {
 }
 
 /// What became of windows: `sent` is `live`, `stale` and those in flight together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct WindowStatus {
     /// Sent.
     pub sent: u64,
@@ -386,7 +387,7 @@ pub struct WindowStatus {
 }
 
 /// One source's guesses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct SourceStatus {
     /// Sent.
     pub proposed: u64,
@@ -398,7 +399,7 @@ pub struct SourceStatus {
 }
 
 /// Guesses of one distance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DepthStatus {
     /// Sent.
     pub proposed: u64,
@@ -432,7 +433,7 @@ pub(crate) fn share(part: u64, whole: u64) -> f32 {
 }
 
 /// One live sequence in [`LineStatus`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct SequenceStatus {
     /// The request's id on the line.
     pub request: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use futures_util::stream::{self, BoxStream, SelectAll, Stream, StreamExt};
 use protocol::TokenLogprobs;
 use serde_json::Value;
 
@@ -135,10 +135,18 @@ pub(crate) async fn drive<W: Wire>(generations: Vec<Generation>, wire: W) -> Res
 /// Sends all choices as they come. Nothing is read from the line faster than the client takes it.
 pub(crate) fn respond(generations: Vec<Generation>, wire: impl Wire, keep_alive: Duration) -> Response {
     let transcript = Transcript::new(generations, wire);
-    let events = stream::unfold(transcript, |mut transcript| async move {
-        let Frame { event, data } = transcript.next().await?;
-        let sent = event.map_or_else(Event::default, |name| Event::default().event(name)).data(data);
-        Some((Ok::<_, Infallible>(sent), transcript))
+    let frames = stream::unfold(transcript, |mut transcript| async move {
+        let frame = transcript.next().await?;
+        Some((frame, transcript))
+    });
+    send(frames, keep_alive)
+}
+
+/// Sends events as they come.
+pub(crate) fn send(frames: impl Stream<Item = Frame> + Send + 'static, keep_alive: Duration) -> Response {
+    let events = frames.map(|Frame { event, data }| {
+        let sent = event.map_or_else(Event::default, |name| Event::default().event(name));
+        Ok::<_, Infallible>(sent.data(data))
     });
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(keep_alive)).into_response();
     // nginx would collect the whole stream before passing it on.

@@ -6,7 +6,8 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use protocol::Token;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::api::{Api, Model};
 use crate::body::{self, Body};
@@ -14,8 +15,41 @@ use crate::error::ApiError;
 use crate::request::{ChatRequest, token_list};
 use crate::{chat, template};
 
+/// Tokens of a text.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Tokens {
+    tokens: TokenList,
+    count: usize,
+    /// The context.
+    max_model_len: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+/// Tokens alone or with their text.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum TokenList {
+    Ids(Vec<i32>),
+    Pieces(Vec<TokenPiece>),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TokenPiece {
+    id: i32,
+    piece: Piece,
+}
+
+/// Text, or a list of bytes if they are not whole characters.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
 /// `POST /tokenize`: `{content}` as llama-server has it, or `{prompt}` as vLLM has it.
-pub(crate) async fn tokenize(State(api): State<Api>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn tokenize(State(api): State<Api>, request: Request) -> Result<Json<Tokens>, ApiError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let (text, vllm) = match (fields.text("content")?, fields.text("prompt")?) {
         (Some(text), _) => (text.to_owned(), false),
@@ -34,23 +68,18 @@ pub(crate) async fn tokenize(State(api): State<Api>, request: Request) -> Result
     let context = model.info.context;
     body::aside(size, move || {
         let tokens = model.tokenizer.tokenize(&text, add_special, parse_special);
-        let mut answer = json!({ "tokens": Value::Null, "count": tokens.len(), "max_model_len": context });
-        if with_strings {
-            let strings: Vec<String> = tokens
-                .iter()
-                .map(|&token| String::from_utf8_lossy(&piece(&model, token)).into_owned())
-                .collect();
-            answer["token_strs"] = json!(strings);
-        }
-        answer["tokens"] = if with_pieces {
-            tokens
-                .iter()
-                .map(|&token| json!({ "id": token.0, "piece": shown_piece(&model, token) }))
-                .collect()
-        } else {
-            tokens.iter().map(|token| json!(token.0)).collect()
-        };
-        Json(answer)
+        let string = |&token: &Token| String::from_utf8_lossy(&piece(&model, token)).into_owned();
+        let with_piece = |token: &Token| TokenPiece { id: token.0, piece: shown_piece(&model, *token) };
+        Json(Tokens {
+            count: tokens.len(),
+            max_model_len: context,
+            token_strs: with_strings.then(|| tokens.iter().map(string).collect()),
+            tokens: if with_pieces {
+                TokenList::Pieces(tokens.iter().map(with_piece).collect())
+            } else {
+                TokenList::Ids(tokens.iter().map(|token| token.0).collect())
+            },
+        })
     })
     .await
 }
@@ -61,16 +90,22 @@ fn piece(model: &Model, token: Token) -> Vec<u8> {
     bytes
 }
 
-/// Text, or a list of bytes if they are not whole characters.
-fn shown_piece(model: &Model, token: Token) -> Value {
+fn shown_piece(model: &Model, token: Token) -> Piece {
     match String::from_utf8(piece(model, token)) {
-        Ok(text) => json!(text),
-        Err(error) => json!(error.into_bytes()),
+        Ok(text) => Piece::Text(text),
+        Err(error) => Piece::Bytes(error.into_bytes()),
     }
 }
 
+/// A text, by llama-server's name and by vLLM's.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Text {
+    content: String,
+    prompt: String,
+}
+
 /// `POST /detokenize`: `{tokens}`; the text is `content` for llama-server's clients and `prompt` for vLLM's.
-pub(crate) async fn detokenize(State(api): State<Api>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn detokenize(State(api): State<Api>, request: Request) -> Result<Json<Text>, ApiError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let list = fields.list("tokens")?.ok_or_else(|| ApiError::missing("tokens"))?;
     let tokens = token_list("tokens", list)?;
@@ -80,34 +115,62 @@ pub(crate) async fn detokenize(State(api): State<Api>, request: Request) -> Resu
     }
     body::aside(size, move || {
         let bytes: Vec<u8> = tokens.iter().flat_map(|&token| piece(&model, token)).collect();
-        let text = String::from_utf8_lossy(&bytes);
-        Json(json!({ "content": text, "prompt": text }))
+        let content = String::from_utf8_lossy(&bytes).into_owned();
+        Json(Text { prompt: content.clone(), content })
     })
     .await
+}
+
+/// The prompt of a chat.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Written {
+    prompt: String,
 }
 
 /// `POST /apply-template`: the prompt that a chat would have.
 pub(crate) async fn apply_template(
     State(api): State<Api>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Written>, ApiError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
     let text = body::aside(size, move || chat::write(&model, chat)).await??.text;
-    Ok(Json(json!({ "prompt": text })))
+    Ok(Json(Written { prompt: text }))
+}
+
+/// Properties of the model, in llama-server's form.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Props {
+    default_generation_settings: Settings,
+    model_alias: String,
+    chat_template: String,
+    bos_token: String,
+    eos_token: String,
+    modalities: Modalities,
+    build_info: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Settings {
+    n_ctx: u32,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Modalities {
+    vision: bool,
+    audio: bool,
 }
 
 /// `GET /props`: what llama-server's clients ask before they chat.
-pub(crate) async fn props(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
-    let model = api.model()?;
-    let info = &model.info;
-    Ok(Json(json!({
-        "default_generation_settings": { "n_ctx": info.context },
-        "model_alias": info.id,
-        "chat_template": info.chat_template.as_deref().unwrap_or(template::CHATML),
-        "bos_token": info.bos,
-        "eos_token": info.eos,
-        "modalities": { "vision": false, "audio": false },
-        "build_info": concat!("paceline ", env!("CARGO_PKG_VERSION")),
-    })))
+pub(crate) async fn props(State(api): State<Api>) -> Result<Json<Props>, ApiError> {
+    let info = &api.model()?.info;
+    Ok(Json(Props {
+        default_generation_settings: Settings { n_ctx: info.context },
+        model_alias: info.id.clone(),
+        chat_template: info.chat_template.clone().unwrap_or_else(|| template::CHATML.into()),
+        bos_token: info.bos.clone(),
+        eos_token: info.eos.clone(),
+        modalities: Modalities { vision: false, audio: false },
+        build_info: concat!("paceline ", env!("CARGO_PKG_VERSION")),
+    }))
 }

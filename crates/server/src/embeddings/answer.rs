@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use protocol::{HiddenRows, Pooling};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::request::Encoding;
@@ -18,8 +19,9 @@ pub(super) struct Shape {
 }
 
 /// The body of an answer.
-#[derive(Debug, Serialize)]
-pub(super) struct Answer {
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Embeddings")]
+pub(crate) struct Answer {
     object: &'static str,
     data: Vec<Entry>,
     model: String,
@@ -28,20 +30,22 @@ pub(super) struct Answer {
     notice: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EmbeddingUsage")]
 struct Usage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Embedding")]
 struct Entry {
     object: &'static str,
     index: usize,
     embedding: Values,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Values {
     Numbers(Vec<f32>),

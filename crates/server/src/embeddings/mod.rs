@@ -26,8 +26,10 @@ use crate::metrics::Metrics;
 use crate::roll::Listed;
 use crate::trace::{ChoiceTrace, RequestTrace};
 use crate::{Submission, prompt};
-use answer::{Answer, Shape};
+use answer::Shape;
 use request::EmbeddingRequest;
+
+pub(crate) use answer::Answer;
 
 const INPUT: &str = "input";
 

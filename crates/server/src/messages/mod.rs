@@ -9,6 +9,8 @@ mod wire;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -19,8 +21,20 @@ use crate::error::ApiError;
 use crate::stream;
 use wire::{Envelope, MessageStream};
 
+pub(crate) use wire::Whole;
+
 /// Paths that answer in Anthropic's form, errors included.
 pub(crate) const PATH: &str = "/v1/messages";
+
+/// Whether a request speaks Anthropic's language.
+pub(crate) fn owns(request: &Request) -> bool {
+    request.uri().path().starts_with(PATH)
+}
+
+/// An error in the form that the request's client knows.
+pub(crate) fn refusal(request: &Request, error: ApiError) -> Response {
+    if owns(request) { MessagesError(error).into_response() } else { error.into_response() }
+}
 
 /// An error in Anthropic's form.
 pub(crate) struct MessagesError(pub ApiError);
@@ -75,16 +89,22 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
     }
     let choice = stream::collect(generations).await?.pop();
     let (message, ending) = choice.expect("one choice was asked for");
-    Ok(Json(envelope.whole(&message, &ending)).into_response())
+    Ok(Json(envelope.whole(message, &ending)).into_response())
+}
+
+/// How long a chat is.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Counted {
+    input_tokens: usize,
 }
 
 /// `POST /v1/messages/count_tokens`. Needs no line.
 pub(crate) async fn count_tokens(
     State(api): State<Api>,
     request: Request,
-) -> Result<Json<Value>, MessagesError> {
+) -> Result<Json<Counted>, MessagesError> {
     let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
     let chat = request::read(&fields, model.tokenizer.n_vocab())?;
     let (prompt, _) = chat::prepare(&model, chat, size).await?;
-    Ok(Json(json!({ "input_tokens": prompt.len() })))
+    Ok(Json(Counted { input_tokens: prompt.len() }))
 }

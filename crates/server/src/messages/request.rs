@@ -34,7 +34,9 @@ pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<ChatRequest, ApiErro
     let tools = tools.map(|(i, tool)| read_tool(i, tool)).collect::<Result<_, _>>()?;
     let contents =
         Contents { messages: messages(fields)?, tools: Tools::of(tools, &rest)?, param: "messages" };
-    let chat = ChatRequest::of(contents, &rest, n_vocab)?;
+    let begun = contents.messages.last().is_some_and(conversation::can_be_continued);
+    let mut chat = ChatRequest::of(contents, &rest, n_vocab)?;
+    chat.continues = begun;
     if chat.options.n > 1 {
         return Err(ApiError::unsupported("n"));
     }

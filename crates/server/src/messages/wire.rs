@@ -1,11 +1,13 @@
 //! Anthropic's answers, whole and as events.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::MessagesError;
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
-use crate::stream::{Frame, Message, Wire};
+use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
 
 /// What all parts of one answer share.
@@ -15,49 +17,95 @@ pub(super) struct Envelope {
     pub prompt_tokens: u32,
 }
 
+/// A message.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Message")]
+pub(crate) struct Whole {
+    id: String,
+    /// `message`.
+    r#type: &'static str,
+    /// `assistant`.
+    role: &'static str,
+    model: String,
+    content: Vec<Content>,
+    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null while it is being made.
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<String>,
+    usage: Usage,
+}
+
+/// A block of a message.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Content {
+    Thinking {
+        thinking: String,
+        /// Always empty.
+        signature: &'static str,
+    },
+    Text {
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
+}
+
+/// Tokens read and said; those that were resident do not count as input here.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessageUsage")]
+struct Usage {
+    input_tokens: u32,
+    cache_creation_input_tokens: u32,
+    cache_read_input_tokens: u32,
+    output_tokens: u32,
+}
+
 impl Envelope {
     /// A whole answer.
-    pub(super) fn whole(&self, message: &Message, ending: &Ending) -> Value {
+    pub(super) fn whole(&self, message: Message, ending: &Ending) -> Whole {
         let mut content = Vec::new();
         if !message.reasoning.is_empty() {
-            content.push(json!({ "type": "thinking", "thinking": message.reasoning, "signature": "" }));
+            content.push(Content::Thinking { thinking: message.reasoning, signature: "" });
         }
         if !message.text.is_empty() {
-            content.push(json!({ "type": "text", "text": message.text }));
+            content.push(Content::Text { text: message.text });
         }
-        for call in &message.calls {
+        for Call { id, name, arguments } in message.calls {
             // Arguments that were cut off are no JSON; a client can only be given an object.
-            let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-            content.push(json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input }));
+            let input = serde_json::from_str(&arguments).unwrap_or_default();
+            content.push(Content::ToolUse { id, name, input });
         }
-        let mut whole = self.message(content);
-        whole["stop_reason"] = json!(stop_reason(ending));
-        whole["stop_sequence"] = json!(ending.stop);
-        whole["usage"] = self.usage(ending.cached, ending.completion);
-        whole
+        Whole {
+            stop_reason: Some(stop_reason(ending)),
+            stop_sequence: ending.stop.clone(),
+            usage: self.usage(ending.cached, ending.completion),
+            ..self.message(content)
+        }
     }
 
-    fn message(&self, content: Vec<Value>) -> Value {
-        json!({
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": content,
-            "stop_reason": null,
-            "stop_sequence": null,
-            "usage": self.usage(0, 0),
-        })
+    fn message(&self, content: Vec<Content>) -> Whole {
+        Whole {
+            id: self.id.clone(),
+            r#type: "message",
+            role: "assistant",
+            model: self.model.clone(),
+            content,
+            stop_reason: None,
+            stop_sequence: None,
+            usage: self.usage(0, 0),
+        }
     }
 
-    /// Tokens that were resident do not count as input here.
-    fn usage(&self, cached: u32, output: u32) -> Value {
-        json!({
-            "input_tokens": self.prompt_tokens.saturating_sub(cached),
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": output,
-        })
+    const fn usage(&self, cached: u32, output: u32) -> Usage {
+        Usage {
+            input_tokens: self.prompt_tokens.saturating_sub(cached),
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: cached,
+            output_tokens: output,
+        }
     }
 }
 
@@ -91,7 +139,7 @@ impl MessageStream {
         Self { envelope, open: None, n_blocks: 0 }
     }
 
-    fn begin(&mut self, block: Block, content: &Value, frames: &mut Vec<Frame>) {
+    fn begin(&mut self, block: Block, content: &Content, frames: &mut Vec<Frame>) {
         self.end_block(frames);
         let event =
             json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": content });
@@ -104,9 +152,9 @@ impl MessageStream {
     }
 
     /// Begins a block of text or thinking unless one is open.
-    fn ensure(&mut self, block: Block, content: &Value, frames: &mut Vec<Frame>) {
+    fn ensure(&mut self, block: Block, content: Content, frames: &mut Vec<Frame>) {
         if self.open != Some(block) {
-            self.begin(block, content, frames);
+            self.begin(block, &content, frames);
         }
     }
 
@@ -137,16 +185,16 @@ impl Wire for MessageStream {
         for part in delta.parts {
             let delta = match part {
                 Part::Text(text) => {
-                    self.ensure(Block::Text, &json!({ "type": "text", "text": "" }), &mut frames);
+                    self.ensure(Block::Text, Content::Text { text: String::new() }, &mut frames);
                     json!({ "type": "text_delta", "text": text })
                 }
                 Part::Reasoning(text) => {
-                    let content = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                    self.ensure(Block::Thinking, &content, &mut frames);
+                    let content = Content::Thinking { thinking: String::new(), signature: "" };
+                    self.ensure(Block::Thinking, content, &mut frames);
                     json!({ "type": "thinking_delta", "thinking": text })
                 }
                 Part::Call { id, name } => {
-                    let content = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+                    let content = Content::ToolUse { id, name, input: Map::new() };
                     self.begin(Block::ToolUse, &content, &mut frames);
                     continue;
                 }

@@ -60,7 +60,7 @@ fn routes() -> [Known; 5] {
             read: |fields| {
                 let response =
                     responses::ResponseRequest::read(fields, &Store::default(), Caller::default(), 100)?;
-                Ok(format!("{:?} {}", response.chat, response.describe("id", 0, "toy")))
+                Ok(format!("{:?} {:?}", response.chat, response.describe("id", 0, "toy")))
             },
         },
         Known {
@@ -260,7 +260,7 @@ fn every_error_has_a_row_with_its_status_and_type() {
 
 #[test]
 fn every_route_is_listed() {
-    for (method, path, ..) in super::ROUTES {
+    for super::Route { method, path, .. } in super::ROUTES {
         let listed = format!("`{} {path}`", method.to_uppercase());
         // The second method of a path stands beside the first.
         let beside = format!("{path}`, `{}`", method.to_uppercase());

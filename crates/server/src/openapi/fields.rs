@@ -132,6 +132,7 @@ fn chats() -> Vec<Field> {
         ("reasoning_format", text()),
         ("chat_template_kwargs", object()),
         ("add_generation_prompt", flag()),
+        ("continue_final_message", flag()),
     ]
 }
 

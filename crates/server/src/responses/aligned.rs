@@ -3,29 +3,35 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
+use crate::logprobs::TokenLogprob;
 
 /// Tokens whose text has not come yet, in order.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<Piece>);
+#[derive(Debug)]
+pub(super) struct Waiting<T = TokenLogprob>(VecDeque<Piece<T>>);
 
 /// What is left of a token's bytes.
 #[derive(Debug)]
-struct Piece {
+struct Piece<T> {
     bytes: Vec<u8>,
     /// Absent once it was given out.
-    entry: Option<Value>,
+    entry: Option<T>,
 }
 
-impl Waiting {
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Waiting<T> {
     /// One more token, as clients see it.
-    pub(super) fn push(&mut self, bytes: Vec<u8>, entry: Value) {
+    pub(super) fn push(&mut self, bytes: Vec<u8>, entry: T) {
         self.0.push_back(Piece { bytes, entry: Some(entry) });
     }
 
     /// The tokens that have a share in `text`, which is what comes next of the turn; those before it are no text. If the
     /// text is not what the tokens say, as where bytes are no characters, all of them.
-    pub(super) fn take(&mut self, text: &str) -> Vec<Value> {
+    pub(super) fn take(&mut self, text: &str) -> Vec<T> {
         if text.is_empty() {
             return Vec::new();
         }
@@ -65,11 +71,10 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    fn waiting(pieces: &[&str]) -> Waiting {
+    fn waiting<'a>(pieces: &[&'a str]) -> Waiting<&'a str> {
         let mut waiting = Waiting::default();
-        pieces.iter().for_each(|piece| waiting.push(piece.as_bytes().to_vec(), json!(piece)));
+        pieces.iter().for_each(|piece| waiting.push(piece.as_bytes().to_vec(), *piece));
         waiting
     }
 

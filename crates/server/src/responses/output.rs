@@ -3,63 +3,61 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::aligned::Waiting;
+use super::object::{Incomplete, Item, Kind, Outcome, ResponseError, ResponseObject, Status, Usage};
+use super::record::Recorder;
 use super::store::{Entry, Store};
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
+use crate::logprobs::TokenLogprob;
 use crate::stream::{Frame, Wire};
 use crate::turn::Part;
 use crate::{Tokenizer, logprobs};
 
-/// What an item of the output is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Message,
-    Reasoning,
-    Call,
-}
-
 /// The item being written.
 #[derive(Debug)]
 struct Open {
-    kind: Kind,
-    item: Value,
+    item: Item,
     /// Its text or arguments so far.
     text: String,
     /// Of the text's tokens, if asked for.
-    logprobs: Vec<Value>,
+    logprobs: Vec<TokenLogprob>,
 }
 
-/// A response, written by a wire that sends events about it.
+/// A response, written by a wire that sends events about it. The same things heard make the same events, to the last byte.
 pub(super) struct Output {
     entry: Entry,
-    prompt_tokens: u32,
-    /// Where the response is kept once it is over.
-    store: Option<Arc<Store>>,
-    items: Vec<Value>,
+    /// Where the response is kept once it is over, and written down until then.
+    kept: Option<(Arc<Store>, Recorder)>,
+    items: Vec<Item>,
     open: Option<Open>,
-    /// For log-probabilities, if asked for.
-    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// For log-probabilities.
+    tokenizer: Arc<dyn Tokenizer>,
     waiting: Waiting,
     /// Events so far.
     sequence: u64,
 }
 
 impl Output {
-    /// A response with log-probabilities if it gets a `tokenizer`.
-    pub(super) fn new(
-        entry: Entry,
-        prompt_tokens: u32,
-        store: Option<Arc<Store>>,
-        tokenizer: Option<Arc<dyn Tokenizer>>,
-    ) -> Self {
+    /// A response that begins, to be kept if there is a store for it.
+    pub(super) fn new(mut entry: Entry, store: Option<Arc<Store>>, tokenizer: Arc<dyn Tokenizer>) -> Self {
+        let kept = store.map(|store| {
+            let (recorder, record) = Recorder::new();
+            entry.record = record;
+            (store, recorder)
+        });
         let waiting = Waiting::default();
-        Self { entry, prompt_tokens, store, items: Vec::new(), open: None, tokenizer, waiting, sequence: 0 }
+        Self { entry, kept, items: Vec::new(), open: None, tokenizer, waiting, sequence: 0 }
     }
 
-    pub(super) const fn response(&self) -> &Value {
+    /// A kept response, told once more from its beginning.
+    pub(super) fn again(mut entry: Entry, tokenizer: Arc<dyn Tokenizer>) -> Self {
+        entry.response.outcome = Outcome::default();
+        Self::new(entry, None, tokenizer)
+    }
+
+    pub(super) const fn response(&self) -> &ResponseObject {
         &self.entry.response
     }
 
@@ -79,7 +77,7 @@ impl Output {
 
     /// An event about the open item.
     fn item_event(&mut self, name: &'static str, extra: Value) -> Frame {
-        let id = self.open.as_ref().map(|open| open.item["id"].clone());
+        let id = self.open.as_ref().map(|open| open.item.id.clone());
         let mut fields = json!({ "item_id": id, "output_index": self.items.len() });
         if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
             fields.extend(extra);
@@ -87,145 +85,139 @@ impl Output {
         self.event(name, fields)
     }
 
-    fn begin(&mut self, kind: Kind, item: Value, frames: &mut Vec<Frame>) {
-        self.end_item("completed", frames);
+    fn begin(&mut self, kind: Kind, frames: &mut Vec<Frame>) {
+        self.end_item(Status::Completed, frames);
         let index = self.items.len();
+        // Nobody else's, and the same one whenever this response is told.
+        let id = format!("{}_{}{index:04x}", kind.prefix(), self.entry.id().trim_start_matches("resp_"));
+        let part = kind.part("", &[]);
+        let item = Item { id, kind, status: Status::InProgress };
         frames.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
-        self.open = Some(Open { kind, item, text: String::new(), logprobs: Vec::new() });
-        if let Some(part) = part(kind, "", &[]) {
+        self.open = Some(Open { item, text: String::new(), logprobs: Vec::new() });
+        if let Some(part) = part {
             frames.push(
                 self.item_event("response.content_part.added", json!({ "content_index": 0, "part": part })),
             );
         }
     }
 
-    /// More of an item with text; a new one unless one of its kind is open.
-    fn write(&mut self, kind: Kind, text: String, frames: &mut Vec<Frame>) {
-        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
-            let id = Uuid::new_v4().simple();
-            let item = match kind {
-                Kind::Reasoning => json!({
-                    "id": format!("rs_{id}"), "type": "reasoning", "status": "in_progress", "summary": [],
-                    "content": [],
-                }),
-                _ => json!({
-                    "id": format!("msg_{id}"), "type": "message", "status": "in_progress", "role": "assistant",
-                    "content": [],
-                }),
-            };
-            self.begin(kind, item, frames);
-        }
-        // Also what is no message takes its tokens out of the way.
-        let mut logprobs = self.waiting.take(&text);
-        let frame = match kind {
-            Kind::Message => {
-                let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-                self.item_event("response.output_text.delta", fields)
-            }
-            Kind::Reasoning => {
-                self.item_event("response.reasoning_text.delta", json!({ "content_index": 0, "delta": text }))
-            }
-            Kind::Call => self.item_event("response.function_call_arguments.delta", json!({ "delta": text })),
-        };
-        frames.push(frame);
-        if let Some(open) = &mut self.open {
-            open.text.push_str(&text);
-            open.logprobs.append(&mut logprobs);
+    /// Begins an item unless one of its kind is open.
+    fn ensure(&mut self, kind: Kind, frames: &mut Vec<Frame>) {
+        let same = |open: &Open| open.item.kind.prefix() == kind.prefix();
+        if !self.open.as_ref().is_some_and(same) {
+            self.begin(kind, frames);
         }
     }
 
-    fn end_item(&mut self, status: &str, frames: &mut Vec<Frame>) {
-        let Some(Open { kind, mut item, text, logprobs }) = self.open.take() else { return };
+    /// More of the open item, which an event of this name tells.
+    fn write(&mut self, text: String, name: &'static str, frames: &mut Vec<Frame>) {
+        // Also what is no message takes its tokens out of the way.
+        let mut taken = self.waiting.take(&text);
+        let fields = match self.open.as_ref().map(|open| &open.item.kind) {
+            Some(Kind::Message { .. }) => json!({ "content_index": 0, "delta": text, "logprobs": taken }),
+            Some(Kind::Reasoning { .. }) => json!({ "content_index": 0, "delta": text }),
+            Some(Kind::FunctionCall { .. }) | None => json!({ "delta": text }),
+        };
+        frames.push(self.item_event(name, fields));
+        if let Some(open) = &mut self.open {
+            open.text.push_str(&text);
+            open.logprobs.append(&mut taken);
+        }
+    }
+
+    fn end_item(&mut self, status: Status, frames: &mut Vec<Frame>) {
+        let Some(Open { mut item, text, logprobs }) = self.open.take() else { return };
         let index = self.items.len();
-        let at = |extra: Value| {
-            let mut fields = json!({ "item_id": item["id"], "output_index": index });
+        let at = |id: &str, extra: Value| {
+            let mut fields = json!({ "item_id": id, "output_index": index });
             if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
                 fields.extend(extra);
             }
             fields
         };
-        let done = match kind {
-            Kind::Message => {
-                let fields = at(json!({ "content_index": 0, "text": text, "logprobs": logprobs }));
-                self.event("response.output_text.done", fields)
+        let (name, fields) = match &item.kind {
+            Kind::Message { .. } => (
+                "response.output_text.done",
+                json!({ "content_index": 0, "text": text, "logprobs": logprobs }),
+            ),
+            Kind::Reasoning { .. } => {
+                ("response.reasoning_text.done", json!({ "content_index": 0, "text": text }))
             }
-            Kind::Reasoning => {
-                let fields = at(json!({ "content_index": 0, "text": text }));
-                self.event("response.reasoning_text.done", fields)
-            }
-            Kind::Call => {
-                let fields = at(json!({ "name": item["name"], "arguments": text }));
-                self.event("response.function_call_arguments.done", fields)
+            Kind::FunctionCall { name, .. } => {
+                ("response.function_call_arguments.done", json!({ "name": name, "arguments": text }))
             }
         };
-        frames.push(done);
-        if let Some(part) = part(kind, &text, &logprobs) {
-            let fields = at(json!({ "content_index": 0, "part": part }));
+        frames.push(self.event(name, at(&item.id, fields)));
+        if let Some(part) = item.kind.part(&text, &logprobs) {
+            let fields = at(&item.id, json!({ "content_index": 0, "part": part }));
             frames.push(self.event("response.content_part.done", fields));
-            item["content"] = json!([part]);
-        } else {
-            item["arguments"] = json!(text);
+            if let Kind::Message { content, .. } | Kind::Reasoning { content, .. } = &mut item.kind {
+                content.push(part);
+            }
+        } else if let Kind::FunctionCall { arguments, .. } = &mut item.kind {
+            *arguments = text;
         }
-        item["status"] = json!(status);
+        item.status = status;
         let fields = json!({ "output_index": index, "item": item });
         frames.push(self.event("response.output_item.done", fields));
         self.items.push(item);
     }
 
-    /// The response is over, as its status says: keeps it and tells of it.
-    fn finish(&mut self, event: &'static str) -> Frame {
-        self.entry.response["output"] = json!(self.items);
-        if let Some(store) = self.store.take() {
-            if self.entry.response["background"] == true {
+    /// Somebody ended it, so nothing more will be heard.
+    pub(super) fn cancelled(&mut self) -> Vec<Frame> {
+        self.finish(Status::Cancelled, Status::Incomplete, "response.incomplete")
+    }
+
+    /// The response is over: keeps it and tells of it, and first of the item that was being written.
+    fn finish(&mut self, status: Status, of_item: Status, event: &'static str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.end_item(of_item, &mut frames);
+        let outcome = &mut self.entry.response.outcome;
+        (outcome.status, outcome.output) = (status, std::mem::take(&mut self.items));
+        if let Some((store, _)) = self.kept.take() {
+            if self.entry.response.background {
                 store.finish(self.entry());
             } else {
                 store.put(self.entry());
             }
         }
-        let response = self.entry.response.clone();
-        self.event(event, json!({ "response": response }))
-    }
-}
-
-/// The content of a message or of reasoning.
-fn part(kind: Kind, text: &str, logprobs: &[Value]) -> Option<Value> {
-    match kind {
-        Kind::Message => {
-            Some(json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs }))
-        }
-        Kind::Reasoning => Some(json!({ "type": "reasoning_text", "text": text })),
-        Kind::Call => None,
+        let response = json!({ "response": self.entry.response });
+        frames.push(self.event(event, response));
+        frames
     }
 }
 
 impl Wire for Output {
     fn open(&mut self, _n: usize) -> Vec<Frame> {
-        let response = self.entry.response.clone();
-        vec![
-            self.event("response.created", json!({ "response": response })),
-            self.event("response.in_progress", json!({ "response": response })),
-        ]
+        let response = json!({ "response": self.entry.response });
+        vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
     }
 
     fn delta(&mut self, _index: usize, delta: Delta) -> Vec<Frame> {
+        if let Some((_, recorder)) = &self.kept {
+            recorder.delta(&delta);
+        }
         let mut frames = Vec::new();
-        if let Some(tokenizer) = &self.tokenizer {
-            for info in &delta.logprobs {
-                let bytes = logprobs::bytes(tokenizer.as_ref(), info.token);
-                self.waiting.push(bytes, logprobs::entry(tokenizer.as_ref(), info));
-            }
+        let tokenizer = self.tokenizer.as_ref();
+        for info in &delta.logprobs {
+            self.waiting.push(logprobs::bytes(tokenizer, info.token), TokenLogprob::new(tokenizer, info));
         }
         for part in delta.parts {
             match part {
-                Part::Text(text) => self.write(Kind::Message, text, &mut frames),
-                Part::Reasoning(text) => self.write(Kind::Reasoning, text, &mut frames),
-                Part::Arguments(json) => self.write(Kind::Call, json, &mut frames),
+                Part::Text(text) => {
+                    self.ensure(Kind::message(), &mut frames);
+                    self.write(text, "response.output_text.delta", &mut frames);
+                }
+                Part::Reasoning(text) => {
+                    self.ensure(Kind::reasoning(), &mut frames);
+                    self.write(text, "response.reasoning_text.delta", &mut frames);
+                }
                 Part::Call { id, name } => {
-                    let item = json!({
-                        "id": format!("fc_{}", Uuid::new_v4().simple()), "type": "function_call",
-                        "status": "in_progress", "call_id": id, "name": name, "arguments": "",
-                    });
-                    self.begin(Kind::Call, item, &mut frames);
+                    let call = Kind::FunctionCall { call_id: id, name, arguments: String::new() };
+                    self.begin(call, &mut frames);
+                }
+                Part::Arguments(json) => {
+                    self.write(json, "response.function_call_arguments.delta", &mut frames);
                 }
             }
         }
@@ -233,33 +225,25 @@ impl Wire for Output {
     }
 
     fn end(&mut self, _index: usize, ending: &Ending) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        let cut = ending.finish == "length";
-        let status = if cut { "incomplete" } else { "completed" };
-        self.end_item(status, &mut frames);
-        let response = &mut self.entry.response;
-        response["status"] = json!(status);
-        if cut {
-            response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        if let Some((_, recorder)) = &self.kept {
+            recorder.end(ending);
         }
-        response["usage"] = json!({
-            "input_tokens": self.prompt_tokens,
-            "input_tokens_details": { "cached_tokens": ending.cached },
-            "output_tokens": ending.completion,
-            "output_tokens_details": { "reasoning_tokens": ending.reasoning },
-            "total_tokens": self.prompt_tokens + ending.completion,
-        });
-        frames.push(self.finish(if cut { "response.incomplete" } else { "response.completed" }));
-        frames
+        let outcome = &mut self.entry.response.outcome;
+        outcome.usage = Some(Usage::new(self.entry.prompt_tokens, ending));
+        if ending.finish == "length" {
+            outcome.incomplete_details = Some(Incomplete { reason: "max_output_tokens" });
+            return self.finish(Status::Incomplete, Status::Incomplete, "response.incomplete");
+        }
+        self.finish(Status::Completed, Status::Completed, "response.completed")
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        self.end_item("incomplete", &mut frames);
-        self.entry.response["status"] = json!("failed");
-        self.entry.response["error"] = json!({ "code": error.code(), "message": error.to_string() });
-        frames.push(self.finish("response.failed"));
-        frames
+        if let Some((_, recorder)) = &self.kept {
+            recorder.failed(error);
+        }
+        let (code, message) = (error.code(), error.to_string());
+        self.entry.response.outcome.error = Some(ResponseError { code, message });
+        self.finish(Status::Failed, Status::Incomplete, "response.failed")
     }
 
     fn close(&mut self) -> Vec<Frame> {

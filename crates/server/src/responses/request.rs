@@ -5,8 +5,9 @@ use std::sync::Arc;
 use protocol::limits::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 
+use super::listed;
+use super::object::{Outcome, ResponseObject, Status};
 use super::store::Store;
-use super::with_ids;
 use crate::auth::Caller;
 use crate::conversation::{self, Message};
 use crate::error::ApiError;
@@ -83,12 +84,6 @@ impl ResponseRequest {
             other => return Err(fields::wrong(INPUT, "a string or a list of items", other)),
         }
         let background = fields.flag("background")?;
-        if background && fields.flag("stream")? {
-            return Err(ApiError::value(
-                "stream",
-                "`stream` with `background` is not supported: leave one out",
-            ));
-        }
         let store = fields.maybe_flag("store")?.unwrap_or(true);
         if background && !store {
             return Err(ApiError::value("store", "`background` needs `store` to be true"));
@@ -103,28 +98,21 @@ impl ResponseRequest {
             return Err(ApiError::unsupported("n"));
         }
         chat.options.caller = caller;
-        Ok(Self { chat, input: with_ids(input), store, background, echo: echo(fields) })
+        Ok(Self { chat, input: listed(input), store, background, echo: echo(fields) })
     }
 
     /// The response as it begins.
-    pub(crate) fn describe(&self, id: &str, created: u64, model: &str) -> Value {
-        let mut response = json!({
-            "id": id,
-            "object": "response",
-            "created_at": created,
-            "status": "in_progress",
-            "background": self.background,
-            "error": null,
-            "incomplete_details": null,
-            "model": model,
-            "output": [],
-            "store": self.store,
-            "usage": null,
-        });
-        for (name, value) in &self.echo {
-            response[name] = value.clone();
+    pub(crate) fn describe(&self, id: &str, created: u64, model: &str) -> ResponseObject {
+        ResponseObject {
+            id: id.to_owned(),
+            object: "response",
+            created_at: created,
+            outcome: Outcome::default(),
+            background: self.background,
+            model: model.to_owned(),
+            store: self.store,
+            echo: self.echo.clone(),
         }
-        response
     }
 }
 
@@ -210,11 +198,12 @@ fn history(id: &str, kept: &Store, caller: Caller) -> Result<Vec<Value>, ApiErro
             "`{NAME}` names `{id}`, which is not kept here: send the whole conversation as `input`"
         ),
     })?;
-    if entry.response["status"] == "in_progress" {
+    let outcome = &entry.response.outcome;
+    if outcome.status == Status::InProgress {
         return Err(ApiError::value(NAME, format!("the response `{id}` is not finished: wait for it")));
     }
     let mut items = entry.input.to_vec();
-    items.extend(entry.response["output"].as_array().into_iter().flatten().cloned());
+    items.extend(outcome.output.iter().map(|item| json!(item)));
     Ok(items)
 }
 

@@ -6,28 +6,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
+use super::object::{ResponseObject, Status};
+use super::record::Record;
 use crate::auth::Caller;
 use crate::limits::{MAX_RESPONSES, MAX_RESPONSES_BYTES};
 
 /// One response, all that the model read for it, and whose it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
-    pub response: Value,
+    pub response: ResponseObject,
     pub input: Arc<[Value]>,
     pub owner: Caller,
+    /// Of what the model read.
+    pub prompt_tokens: u32,
+    /// What its events are told from.
+    pub record: Record,
 }
 
 impl Entry {
-    pub(crate) const fn new(response: Value, input: Arc<[Value]>, owner: Caller) -> Self {
-        Self { response, input, owner }
-    }
-
-    fn id(&self) -> &str {
-        self.response["id"].as_str().unwrap_or_default()
+    pub(super) fn id(&self) -> &str {
+        &self.response.id
     }
 
     fn bytes(&self) -> usize {
-        self.response.to_string().len() + self.input.iter().map(|item| item.to_string().len()).sum::<usize>()
+        let input: usize = self.input.iter().map(|item| item.to_string().len()).sum();
+        json!(self.response).to_string().len() + input + self.record.bytes()
     }
 }
 
@@ -42,6 +45,10 @@ struct Kept {
 impl Kept {
     fn is_of(&self, caller: Caller) -> bool {
         self.entry.owner.owns_with(caller)
+    }
+
+    fn is_running(&self) -> bool {
+        self.entry.response.outcome.status == Status::InProgress
     }
 }
 
@@ -85,9 +92,7 @@ impl Store {
     pub(crate) fn finish(&self, entry: Entry) {
         let mut state = self.state();
         let id = entry.id().to_owned();
-        let Some(kept) =
-            state.kept.get_mut(&id).filter(|kept| kept.entry.response["status"] == "in_progress")
-        else {
+        let Some(kept) = state.kept.get_mut(&id).filter(|kept| kept.is_running()) else {
             return;
         };
         // The task ends by itself.
@@ -101,7 +106,7 @@ impl Store {
     /// Remembers how to end a response in the background.
     pub(crate) fn running(&self, id: &str, task: AbortHandle) {
         match self.state().kept.get_mut(id) {
-            Some(kept) if kept.entry.response["status"] == "in_progress" => kept.task = Some(task),
+            Some(kept) if kept.is_running() => kept.task = Some(task),
             Some(_) => {}
             None => task.abort(),
         }
@@ -113,12 +118,12 @@ impl Store {
     }
 
     /// Ends a response of `caller`'s if it runs in the background; gives it as it is then.
-    pub(crate) fn cancel(&self, id: &str, caller: Caller) -> Option<Value> {
+    pub(crate) fn cancel(&self, id: &str, caller: Caller) -> Option<ResponseObject> {
         let mut state = self.state();
         let kept = state.kept.get_mut(id).filter(|kept| kept.is_of(caller))?;
         if let Some(task) = kept.task.take() {
             task.abort();
-            kept.entry.response["status"] = json!("cancelled");
+            kept.entry.response.outcome.status = Status::Cancelled;
         }
         Some(kept.entry.response.clone())
     }
@@ -151,10 +156,16 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
+    use super::super::object::Outcome;
     use super::*;
 
     fn entry(id: &str, text: &str) -> Entry {
-        Entry::new(json!({ "id": id, "status": "completed", "text": text }), Arc::new([]), Caller::default())
+        let echo = Map::from_iter([("text".to_owned(), json!(text))]);
+        let outcome = Outcome { status: Status::Completed, ..Outcome::default() };
+        let response = ResponseObject { id: id.into(), outcome, echo, ..ResponseObject::default() };
+        Entry { response, ..Entry::default() }
     }
 
     #[test]

@@ -110,6 +110,31 @@ async fn system_blocks_tool_uses_and_results_reach_the_template() {
 }
 
 #[tokio::test]
+async fn a_message_of_the_assistant_at_the_end_is_gone_on_with() {
+    const THINKS: &str = "{% for m in messages %}[{{ m.role }} {{ m.content }}]{% endfor %}\
+        {% if add_generation_prompt %}[assistant <think>{# </think> #}{% endif %}";
+    let harness = Harness::with_template(THINKS, [answer(" Oslo."), answer("x"), answer("y")]);
+    let hello = json!({ "role": "user", "content": "Capital?" });
+    let begun = json!([hello, { "role": "assistant", "content": [{ "type": "text", "text": "It is" }] }]);
+    let said = ask(&harness, json!({ "messages": begun })).await.json();
+    assert_eq!(said["content"], json!([{ "type": "text", "text": " Oslo." }]));
+    let prompt = |at: usize| -> Vec<u8> {
+        harness.line.requests()[at].prompt.iter().filter_map(|token| u8::try_from(token.0).ok()).collect()
+    };
+    let expected = "[user Capital?][assistant <think>\n</think>\n\nIt is";
+    assert_eq!(String::from_utf8(prompt(0)).unwrap(), expected);
+    let chat = json!({ "messages": begun, "continue_final_message": true, "add_generation_prompt": false });
+    assert_eq!(harness.chat(chat).await.json()["choices"][0]["message"]["content"], "x");
+    assert_eq!(prompt(1), prompt(0));
+    let chat = json!({ "messages": begun });
+    assert_eq!(harness.chat(chat).await.status, 200);
+    let expected = "[user Capital?][assistant It is][assistant <think>";
+    assert_eq!(String::from_utf8(prompt(2)).unwrap(), expected);
+    let refused = harness.chat(json!({ "messages": [hello], "continue_final_message": true })).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("continue_final_message")));
+}
+
+#[tokio::test]
 async fn tokens_are_counted_without_an_answer() {
     let harness = Harness::new([]);
     let answer = harness.post("/v1/messages/count_tokens", &body(json!({}))).await.json();
@@ -199,4 +224,18 @@ async fn what_answers_have_no_place_for_is_refused() {
         let refused = ask(&harness, extra.clone()).await;
         assert_eq!((refused.status, refused.text.contains("not supported")), (400, true), "{extra}");
     }
+}
+
+#[tokio::test]
+async fn every_answer_below_the_path_is_in_anthropics_form_and_carries_its_id() {
+    let harness = Harness::new([answer("x")]);
+    let get = harness.get("/v1/messages").await;
+    assert_eq!((get.status, &get.json()["type"]), (405, &json!("error")));
+    let unknown = harness.get("/v1/messages/batches").await;
+    assert_eq!((unknown.status, &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+    for answer in [get, unknown, ask(&harness, json!({})).await] {
+        assert!(answer.header("request-id").is_some());
+        assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
+    }
+    assert_eq!(harness.get("/v1/models").await.header("request-id"), None);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Method, Request};
+use http_body_util::BodyExt;
 use insta::assert_snapshot;
 use scheduler::{Event, Failure, Finish};
 use serde_json::{Value, json};
@@ -131,7 +132,7 @@ async fn a_request_goes_on_from_an_earlier_response() {
     let rest = harness.get(&format!("{path}/input_items?after={after}")).await.json();
     assert_eq!((rest["data"].as_array().unwrap().len(), &rest["has_more"]), (3, &json!(false)));
     let first_item = harness.get(&format!("{path}/input_items?order=asc&limit=1")).await.json();
-    assert_eq!(first_item["data"][0]["content"], "Hi");
+    assert_eq!(first_item["data"][0]["content"], json!([{ "type": "input_text", "text": "Hi" }]));
     for wrong in ["limit=0", "limit=x", "order=up", "after=nobody"] {
         assert_eq!(harness.get(&format!("{path}/input_items?{wrong}")).await.status, 400, "{wrong}");
     }
@@ -250,7 +251,6 @@ async fn what_cannot_be_done_is_said() {
         json!({ "include": "message.output_text.logprobs" }),
         json!({ "top_logprobs": 65 }),
         json!({ "functions": [{ "name": "f" }] }),
-        json!({ "background": true, "stream": true }),
         json!({ "background": true, "store": false }),
         json!({ "max_output_tokens": 0 }),
     ] {
@@ -294,16 +294,83 @@ async fn chats_names_for_fields_are_honoured_or_refused() {
 }
 
 #[tokio::test]
-async fn a_kept_response_is_not_replayed_as_events() {
-    let harness = Harness::new([answer("a")]);
-    let response = ask_json(&harness, json!({})).await;
-    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
-    for (query, param) in [("stream=true", "stream"), ("starting_after=3", "starting_after")] {
-        let error = harness.get(&format!("{path}?{query}")).await.json()["error"].clone();
-        assert_eq!((&error["code"], &error["param"]), (&json!("unsupported_parameter"), &json!(param)));
+async fn a_kept_response_is_told_once_more_event_by_event() {
+    let lost = Failure::LineLost { reason: "stage 1 was killed".into() };
+    let cut = Script::Play(vec![started(0), says("Hel"), says("lo"), done(Finish::Length, 3)]);
+    let failed = Script::Play(vec![started(0), says("a"), Event::Failed(lost)]);
+    let scripts = [calls(), thinks_with_logprobs(), cut, failed];
+    let harness = Harness::with_template(HERMES, scripts);
+    for extra in [json!({ "tools": tools() }), json!({ "top_logprobs": 2 }), json!({}), json!({})] {
+        let told = ask(&harness, with(extra, json!({ "stream": true }))).await;
+        let path = format!("/v1/responses/{}", told.events()[0]["response"]["id"].as_str().unwrap());
+        let again = harness.get(&format!("{path}?stream=true")).await;
+        assert_eq!((again.header("content-type"), &again.text), (Some("text/event-stream"), &told.text));
+        let rest = harness.get(&format!("{path}?stream=true&starting_after=3")).await;
+        assert_eq!(rest.events()[0]["sequence_number"], 4);
+        assert!(told.text.ends_with(&rest.text));
+        let none = harness.get(&format!("{path}?stream=true&starting_after={}", u64::MAX)).await;
+        assert_eq!((none.status, none.text.as_str()), (200, ""));
+        let whole = harness.get(&format!("{path}?stream=false&include=x")).await.json();
+        assert_eq!(again.events().last().unwrap()["response"], whole);
+        for wrong in ["stream=maybe", "starting_after=3", "stream=true&starting_after=-1"] {
+            assert_eq!(harness.get(&format!("{path}?{wrong}")).await.status, 400, "{wrong}");
+        }
     }
-    assert_eq!(harness.get(&format!("{path}?stream=maybe")).await.status, 400);
-    assert_eq!(harness.get(&format!("{path}?stream=false&include=x")).await.json(), response);
+}
+
+#[tokio::test]
+async fn a_response_that_did_not_stream_has_events_all_the_same() {
+    let harness = Harness::with_template(HERMES, [calls(), answer("x")]);
+    let response = ask_json(&harness, json!({ "tools": tools() })).await;
+    let path = format!("/v1/responses/{}?stream=true", response["id"].as_str().unwrap());
+    let events = harness.get(&path).await.events();
+    assert_eq!(
+        (&events[0]["type"], &events[0]["response"]["output"]),
+        (&json!("response.created"), &json!([]))
+    );
+    assert_eq!(events.last().unwrap()["response"], response);
+    let unkept = ask_json(&harness, json!({ "store": false })).await;
+    let path = format!("/v1/responses/{}?stream=true", unkept["id"].as_str().unwrap());
+    assert_eq!(harness.get(&path).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_streams_to_whoever_asks_while_it_is_made() {
+    let begun = || Script::Play(vec![started(0), says("Hel")]);
+    let mut harness = Harness::new([begun(), begun()]);
+    let gone = json!({ "model": "toy", "input": "Hi", "background": true, "stream": true });
+    let request = Request::post("/v1/responses").body(Body::from(gone.to_string())).unwrap();
+    let mut first = harness.send(request).await.into_body();
+    let Seen::Request(id) = harness.next_seen().await else { panic!("the line sees the request first") };
+    // The first event says how the response is called. Then its client leaves, which ends nothing.
+    let event = first.frame().await.unwrap().unwrap().into_data().unwrap();
+    drop(first);
+    let event: Value =
+        serde_json::from_str(std::str::from_utf8(&event).unwrap().split_once("data: ").unwrap().1).unwrap();
+    let path = format!("/v1/responses/{}", event["response"]["id"].as_str().unwrap());
+    let get = Request::get(format!("{path}?stream=true&starting_after=0")).body(Body::empty()).unwrap();
+    let follower = harness.send(get).await;
+    for event in [says("lo"), ends(), done(Finish::Stop, 6)] {
+        harness.line.say(id, event);
+    }
+    let events = Answer::read(follower).await.events();
+    assert_eq!(events[0]["type"], "response.in_progress");
+    let deltas = events.iter().filter_map(|event| event["delta"].as_str());
+    assert_eq!(deltas.collect::<String>(), "Hello");
+    assert_eq!(events.last().unwrap()["response"], harness.get(&path).await.json());
+
+    let response = ask_json(&harness, json!({ "background": true })).await;
+    assert!(matches!(harness.next_seen().await, Seen::Request(_)));
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let get = Request::get(format!("{path}?stream=true")).body(Body::empty()).unwrap();
+    let follower = harness.send(get).await;
+    assert_eq!(harness.post(&format!("{path}/cancel"), &json!({})).await.status, 200);
+    let events = Answer::read(follower).await.events();
+    let last = events.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["response"]["status"]),
+        (&json!("response.incomplete"), &json!("cancelled"))
+    );
 }
 
 #[tokio::test]
