@@ -18,7 +18,7 @@ from streams import Stream
 RUNS = int(os.environ.get("PACELINE_CHAOS_RUNS", "100" if SOAK else "1"))
 TOKENS = 200 if SOAK else 80
 # Of a long prompt at least: several chunks.
-LONG_TOKENS = 600
+LONG_TOKENS = 600 if SOAK else 300
 # A stream that did not end by then hangs, however busy the machine is.
 HANGS_S = 120
 # What a soak judges: how soon a killed process or a cut link is noticed, and the pause beside the prompt's computation.
