@@ -93,7 +93,11 @@ class Stream:
     def essence(self):
         """What must not depend on what happened on the way: text, log-probabilities, why it ended, and what it cost."""
         choices = [choice for part in self.parts() for choice in part["choices"]]
-        logprobs = [choice["logprobs"] for choice in choices if choice.get("logprobs")]
+        # However many tokens came in an event.
+        logprobs = {}
+        for choice in choices:
+            for name, values in (choice.get("logprobs") or {}).items():
+                logprobs.setdefault(name, []).extend(values or [])
         finish = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
         usage = [part["usage"]["completion_tokens"] for part in self.parts() if part.get("usage")]
         return Essence(self.text(), logprobs, finish, usage)
