@@ -87,5 +87,9 @@ def pytest_runtest_makereport(item, call):
 def pytest_terminal_summary(terminalreporter):
     """The line that `./run test` counts. A test that was skipped is one that did not pass."""
     stats = terminalreporter.stats
+    # What tests have measured.
+    for report in stats.get("passed", []) + stats.get("failed", []):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")
     bad = sum(len(stats.get(kind, [])) for kind in ("failed", "error", "skipped", "xfailed", "xpassed"))
     terminalreporter.write_line(f"{len(stats.get('passed', []))} passed, {bad} failed")

@@ -98,6 +98,8 @@ class Process:
         command = [str(program), *map(str, args)]
         self.name = " ".join(command[1:])
         self.lines = []
+        # When each of them came.
+        self.times = []
         self.said = threading.Condition()
         self.silent = False
         self.process = subprocess.Popen(
@@ -117,6 +119,7 @@ class Process:
     def _read(self):
         for line in self.process.stdout:
             with self.said:
+                self.times.append(time.monotonic())
                 self.lines.append(line.rstrip("\n"))
                 self.said.notify_all()
         with self.said:

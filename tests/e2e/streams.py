@@ -1,29 +1,47 @@
 """Answers that are read while they come."""
 
+import collections
 import json
 import threading
 import time
 
 import httpx
 
+Essence = collections.namedtuple("Essence", "text logprobs finish usage")
 PROMPT = "Once upon a time there was a"
 
 
+def piece(choice):
+    """What an event adds to the answer, as text: of a completion, or of a chat's content and calls."""
+    if "delta" not in choice:
+        return choice["text"]
+    calls = choice["delta"].get("tool_calls") or []
+    return (choice["delta"].get("content") or "") + "".join(call["function"].get("arguments") or "" for call in calls)
+
+
+def choices(event):
+    """What an event says of the answer's choices; the last one says nothing."""
+    return [] if event == "[DONE]" else json.loads(event).get("choices", [])
+
+
 class Stream:
-    """A streamed completion that is read in the background."""
+    """A streamed answer that is read in the background: a chat's if there are `messages`, else a completion."""
 
     def __init__(self, serve, max_tokens, prompt=PROMPT, **more):
         self.events, self.times = [], []
         self.cut_off = False
         self.ended_at = None
         self.more = threading.Condition()
-        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True, **more}
-        self.thread = threading.Thread(target=self._read, args=(serve, body), daemon=True)
+        body = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True, **more}
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        if "messages" not in body:
+            body["prompt"] = prompt
+        self.thread = threading.Thread(target=self._read, args=(serve, path, body), daemon=True)
         self.thread.start()
 
-    def _read(self, serve, body):
+    def _read(self, serve, path, body):
         try:
-            with serve.http.stream("POST", "/v1/completions", json=body) as answer:
+            with serve.http.stream("POST", path, json=body) as answer:
                 for line in answer.iter_lines():
                     if line.startswith("data: "):
                         with self.more:
@@ -44,6 +62,13 @@ class Stream:
             enough = self.more.wait_for(lambda: len(self.events) >= count or self.ended_at, within)
             assert enough and len(self.events) >= count, self.events
 
+    def wait_text(self, length, within=60):
+        """Returns once the answer is so long, or has ended."""
+        said = lambda: sum(len(piece(choice)) for event in self.events for choice in choices(event))
+        with self.more:
+            enough = self.more.wait_for(lambda: self.ended_at or said() >= length, within)
+            assert enough, self.events
+
     def wait_end(self, within):
         """The last event, once the stream has ended."""
         self.thread.join(within)
@@ -54,12 +79,28 @@ class Stream:
         """Seconds between two events at most."""
         return max(later - earlier for earlier, later in zip(self.times, self.times[1:]))
 
-    def text(self):
-        """All that has come of a stream that ended well."""
-        assert self.events[-1] == "[DONE]" and not self.cut_off, self.events[-2:]
+    def parts(self):
+        """The events of a stream that ended well."""
+        assert self.events and self.events[-1] == "[DONE]" and not self.cut_off, self.events[-2:]
         parts = [json.loads(event) for event in self.events[:-1]]
         assert not any("error" in part for part in parts), parts[-1]
-        return "".join(choice["text"] for part in parts for choice in part["choices"])
+        return parts
+
+    def text(self):
+        """All that has come of a stream that ended well."""
+        return "".join(piece(choice) for part in self.parts() for choice in part["choices"])
+
+    def essence(self):
+        """What must not depend on what happened on the way: text, log-probabilities, why it ended, and what it cost."""
+        choices = [choice for part in self.parts() for choice in part["choices"]]
+        # However many tokens came in an event.
+        logprobs = {}
+        for choice in choices:
+            for name, values in (choice.get("logprobs") or {}).items():
+                logprobs.setdefault(name, []).extend(values or [])
+        finish = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+        usage = [part["usage"]["completion_tokens"] for part in self.parts() if part.get("usage")]
+        return Essence(self.text(), logprobs, finish, usage)
 
     def error(self):
         """The error that a stream carried."""

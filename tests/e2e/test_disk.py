@@ -10,6 +10,7 @@ import pytest
 from answers import cached, essence, long_text
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, wait_until
 from prompts import SOIL, VILLAGE
+from streams import Stream
 
 MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
 # Tokens of the shared beginning at least, and how long answers are.
@@ -134,3 +135,21 @@ def test_a_disk_that_takes_nothing_disables_storing_alone(tmp_path):
         # Said once a stage has tried; without its part the line never counts the prefix.
         line.wait_line("nothing more is stored", 30)
         assert prefixes(line)["stored"] == 0
+
+
+def test_a_prefix_that_is_gone_when_an_interrupted_answer_would_go_on_from_it_costs_time_only(tmp_path):
+    shared, n_shared, _, _ = store_one(SMOLLM2, tmp_path)
+    with serve(SMOLLM2, tmp_path) as second:
+        second.wait_ready()
+        prompt, more = f"{shared} {TAILS[0]}", {"logprobs": 3}
+        expected = Stream(second, 200, prompt, cache_prompt=False, **more)
+        expected.wait_end(120)
+        stream = Stream(second, 200, prompt, **more)
+        stream.wait_text(20)
+        wait_work(second, "restored_prefixes", [1, 1])
+        for path in files(tmp_path):
+            path.write_bytes(b"nothing of worth")
+        os.kill(second.stage_pids()[1], signal.SIGKILL)
+        stream.wait_end(120)
+        assert stream.text() == expected.text()
+        wait_until(lambda: max(work(second, "missed_prefixes")) > 0, 30, lambda: second.line())

@@ -27,6 +27,8 @@ pub(crate) struct Sequence {
     reuse: Option<Reuse>,
     /// How much of that it took over.
     start: Position,
+    /// Where what it begins with came from, until the tail has spoken of it.
+    origin: Option<Origin>,
     /// How long nothing has been heard about it.
     pub(crate) silence: Silence,
     /// Prompt tokens taken over from a prefix when the request began.
@@ -66,6 +68,17 @@ enum Phase {
     Closing { positions: u32 },
 }
 
+/// Where a sequence's beginning comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A sequence that has ended.
+    Parked,
+    /// One that still runs.
+    Running,
+    /// What the stages have stored.
+    Stored,
+}
+
 /// What a sequence is opened with.
 #[derive(Debug)]
 pub(crate) struct Start {
@@ -78,6 +91,8 @@ pub(crate) struct Start {
     pub(crate) start: Position,
     /// Which one.
     pub(crate) reuse: Option<Reuse>,
+    /// Where that comes from.
+    pub(crate) origin: Option<Origin>,
     /// What is wanted of the prompt, if anything is left to be told.
     pub(crate) wanted: Option<Wanted>,
     /// What was interrupted, if anything was.
@@ -110,6 +125,7 @@ impl Sequence {
             request: start.request,
             asked: start.asked,
             reuse: start.reuse,
+            origin: start.origin,
             start: start.start,
             silence: Silence::new(start.now),
             n_cached,
@@ -128,6 +144,11 @@ impl Sequence {
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
             meter,
         }
+    }
+
+    /// How much it has begun with and where that came from; said once.
+    pub(crate) fn take_beginning(&mut self) -> Option<(Position, Origin)> {
+        self.origin.take().map(|origin| (self.start, origin))
     }
 
     pub(crate) const fn request(&self) -> RequestId {

@@ -193,6 +193,8 @@ pub(crate) struct Expected {
     pub(crate) may_fail: bool,
     /// Whether it may fail with the line: it does not wait for the next one as long as that takes.
     pub(crate) may_be_lost: bool,
+    /// Whether it comes when nothing goes wrong any more, and has time: then it must be answered.
+    pub(crate) is_late: bool,
 }
 
 #[derive(Debug)]
@@ -306,7 +308,8 @@ impl Stories {
             Ending::TurnedAway => is_queued,
             Ending::Failed(_) => story.expected.is_refused || story.expected.may_fail,
         };
-        if !is_right {
+        let is_late = story.expected.is_late && !matches!(ending, Ending::Done(_));
+        if !is_right || is_late {
             let (n_tokens, expected) = (story.got.len(), story.expected.tokens.len());
             self.violations.push(Violation::WrongEnd { request, ending, n_tokens, expected });
         }

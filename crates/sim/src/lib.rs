@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod faults;
 mod front;
 mod known;
 mod line;
@@ -64,6 +65,8 @@ pub enum Sabotage {
     DropRewind,
     /// A link loses a frame.
     LeaveGap,
+    /// A link delivers a frame twice.
+    Repeat,
 }
 
 /// What happened.
@@ -114,6 +117,10 @@ pub struct Summary {
     pub resumed: u64,
     /// Times that the line was lost.
     pub outages: u64,
+    /// Stages that died and came back with nothing.
+    pub deaths: u64,
+    /// Requests that came when nothing went wrong any more.
+    pub late: u64,
     /// Sequences about which reports were lost.
     pub muted: u64,
     /// Faults reported by stages that had every reason to.
@@ -141,7 +148,9 @@ pub fn run(plan: &Plan) -> Outcome {
         let told = ask.of_prompt.map(told).unwrap_or_default();
         let (is_refused, may_fail) = (scenario::is_refused(&ask.sampler), scenario.failures > 0);
         let may_be_lost = driver != Driver::Scheduler || scenario.replay_timeout < scenario::AGES;
-        Expected { told, tokens, end, is_refused, may_fail, may_be_lost }
+        // Where requests may wait for a moment only, even a line that works turns some away.
+        let is_late = ask.at >= faults::CALM && scenario.queue_timeout == scenario::AGES;
+        Expected { told, tokens, end, is_refused, may_fail, may_be_lost, is_late }
     }));
     let asks = scenario.asks.clone();
     match driver {
@@ -182,6 +191,7 @@ fn drive(
     let breakage = match plan.sabotage {
         Some(Sabotage::Reorder) => Some(Breakage::Reorder),
         Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
+        Some(Sabotage::Repeat) => Some(Breakage::Repeat),
         Some(Sabotage::DropRewind) | None => None,
     };
     let flaws = Flaws {
@@ -212,6 +222,8 @@ fn drive(
         preempted: guessed.preempted,
         resumed: guessed.resumed,
         outages: counts.outages,
+        deaths: counts.deaths,
+        late: scenario.asks.iter().filter(|ask| ask.at >= faults::CALM).count() as u64,
         muted: network.n_muted(),
         faults: counts.faults,
         sabotaged: network.n_broken() + counts.spoiled_calls,
@@ -242,6 +254,8 @@ impl Summary {
         self.preempted += other.preempted;
         self.resumed += other.resumed;
         self.outages += other.outages;
+        self.deaths += other.deaths;
+        self.late += other.late;
         self.muted += other.muted;
         self.faults += other.faults;
         self.sabotaged += other.sabotaged;
@@ -255,7 +269,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, {} stopped, \
-             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} muted, {} faults, {} events",
+             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} deaths, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
             self.prompt_parts,
@@ -273,6 +287,8 @@ impl fmt::Display for Summary {
             self.preempted,
             self.resumed,
             self.outages,
+            self.deaths,
+            self.late,
             self.muted,
             self.faults,
             self.events
@@ -302,6 +318,7 @@ impl fmt::Display for Plan {
             Some(Sabotage::Reorder) => write!(f, " --sabotage reorder"),
             Some(Sabotage::DropRewind) => write!(f, " --sabotage rewind"),
             Some(Sabotage::LeaveGap) => write!(f, " --sabotage gap"),
+            Some(Sabotage::Repeat) => write!(f, " --sabotage repeat"),
             None => Ok(()),
         }
     }

@@ -1,23 +1,26 @@
 //! A whole line in virtual time: a front, stages with toy engines, and the links between them, in one loop.
 
+mod deaths;
+mod stage;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ::stage::{Config, Interest, Keeping, Output, StoreWork};
 use bytes::Bytes;
 use protocol::{
-    Close, Command, DecodeError, FaultKind, Frame, Generation, Hint, Open, PeerIndex, Position, PrefixKey,
-    Report, SeqId, StageIndex, ToFront, ToStage, Wire, Work,
+    Command, DecodeError, FaultKind, Frame, Generation, Hint, PeerIndex, Report, StageIndex, ToFront,
+    ToStage, Wire,
 };
-use stage::{Blob, Call, Cancel, Config, Engine as _, Interest, Keeping, Output, StageCore, StoreWork};
 
-use crate::check::{Order, Violation};
+use crate::check::Violation;
+use crate::faults::{CALM, Death};
 use crate::front::{Front, Judgement, Sent};
-use crate::known::Known;
 use crate::network::{Link, Network};
 use crate::random::{Random, mix2};
-use crate::scenario::{CallTime, Outage, Scenario, StoreFlaws, is_refused};
-use crate::toy::{Flaws, ToyEngine};
-use crate::watch::Watched;
+use crate::scenario::{Outage, Scenario, StoreFlaws, is_refused};
+use crate::toy::Flaws;
+use stage::Stage;
 
 /// Events after which a run is given up: some ten times what the longest one takes.
 const MAX_EVENTS: u64 = 200_000;
@@ -32,31 +35,18 @@ enum Happening {
     Hint(usize, Bytes),
     /// At the front.
     Report(Bytes),
-    /// A stage's engine is done.
-    Done(usize),
+    /// The engine of a stage in this life of its is done.
+    Done(usize, u32),
     /// A stage's store has done what it was asked in this generation.
     Stored(usize, Generation, StoreWork),
     /// The front asked to be woken.
     Wake,
     LineUp,
     LineLost,
-}
-
-struct Stage {
-    core: StageCore,
-    engine: Watched<ToyEngine>,
-    time: CallTime,
-    /// In which the stage was assigned.
-    generation: Generation,
-    /// The call under way, and the generation in which it began.
-    running: Option<(Call, Generation)>,
-    /// Who wants its result, and the word to the engine if nobody does.
-    interest: Interest,
-    cancel: Cancel,
-    /// What outlives the line.
-    store: BTreeMap<PrefixKey, Blob>,
-    order: Order,
-    known: Known,
+    /// It is later than it was.
+    ClockJumps(Duration),
+    /// Nothing goes wrong any more.
+    Calm,
 }
 
 /// Counters of the whole line.
@@ -72,6 +62,8 @@ pub(crate) struct Counts {
     /// Engine calls on top of rows that should have been cut.
     pub(crate) spoiled_calls: u64,
     pub(crate) outages: u64,
+    /// Stages that died.
+    pub(crate) deaths: u64,
     pub(crate) faults: u64,
     /// A hash of everything that happened and when.
     pub(crate) trace: u64,
@@ -86,6 +78,9 @@ pub(crate) struct Line<F> {
     n_planned: u64,
     /// Of the front. Stages take it over when they are assigned again.
     generation: Generation,
+    /// Reasons for which there is no line now.
+    n_outages: u32,
+    deaths: Vec<Death>,
     wake_at: Option<Duration>,
     engines_fail: bool,
     samplers_refuse: bool,
@@ -102,27 +97,11 @@ impl<F: Front> Line<F> {
         let mut random = flaws.random.clone();
         let n_stages = scenario.stages.len();
         let stage = |(index, &(layers, time)): (usize, &_)| {
-            let shape = scenario.model.shape(layers, scenario.sizes);
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
             let has_store = scenario.stores.everywhere || index + 1 < n_stages;
-            let mut engine = Watched::new(ToyEngine::new(scenario.model.clone(), shape.clone(), flaws));
-            let cancel = Cancel::default();
-            engine.heed(cancel.clone());
-            Stage {
-                core: StageCore::new(
-                    shape,
-                    Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store },
-                ),
-                engine,
-                time,
-                generation: Generation(0),
-                running: None,
-                interest: Interest::default(),
-                cancel,
-                store: BTreeMap::new(),
-                order: Order::default(),
-                known: Known::default(),
-            }
+            let config =
+                Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store };
+            Stage::new(&scenario.model, scenario.model.shape(layers, scenario.sizes), config, flaws, time)
         };
         let mut line = Self {
             front,
@@ -132,6 +111,8 @@ impl<F: Front> Line<F> {
             agenda: BTreeMap::new(),
             n_planned: 0,
             generation: Generation(0),
+            n_outages: 1,
+            deaths: scenario.faults.deaths.clone(),
             wake_at: None,
             engines_fail: scenario.failures > 0,
             stores: scenario.stores,
@@ -146,6 +127,10 @@ impl<F: Front> Line<F> {
             line.plan(at, Happening::LineLost);
             line.plan(at + lasts, Happening::LineUp);
         }
+        for &(at, by) in &scenario.faults.jumps {
+            line.plan(at, Happening::ClockJumps(by));
+        }
+        line.plan(CALM, Happening::Calm);
         line
     }
 
@@ -154,9 +139,10 @@ impl<F: Front> Line<F> {
         self.after_front();
         while self.counts.events < MAX_EVENTS {
             if let Some(((at, _), happening)) = self.agenda.pop_first() {
-                self.now = at;
+                // After a jump of the clock, what was due before is late.
+                self.now = at.max(self.now);
                 self.counts.events += 1;
-                self.happen(happening);
+                self.befall(happening);
             } else if let Some((to, frame)) = self.network.release() {
                 self.post_frame(to, &frame);
             } else {
@@ -181,7 +167,7 @@ impl<F: Front> Line<F> {
             Happening::Frame(stage, generation, bytes) => self.frame_arrives(stage, generation, &bytes),
             Happening::Hint(stage, bytes) => self.hint_arrives(stage, &bytes),
             Happening::Report(bytes) => self.report_arrives(&bytes),
-            Happening::Done(stage) => self.call_is_done(stage),
+            Happening::Done(stage, _) => self.call_is_done(stage),
             Happening::Stored(stage, generation, work) => self.store_is_done(stage, generation, work),
             Happening::Wake => {
                 self.wake_at = None;
@@ -191,7 +177,17 @@ impl<F: Front> Line<F> {
                 }
                 self.after_front();
             }
+            Happening::ClockJumps(by) => self.now += by,
+            Happening::Calm => {
+                self.deaths.clear();
+                self.network.calm();
+                self.stages.iter_mut().for_each(Stage::calm);
+            }
             Happening::LineLost => {
+                self.n_outages += 1;
+                if self.n_outages > 1 {
+                    return;
+                }
                 self.counts.outages += 1;
                 self.generation = Generation(self.generation.0 + 1);
                 self.network.reconnect();
@@ -199,6 +195,10 @@ impl<F: Front> Line<F> {
                 self.after_front();
             }
             Happening::LineUp => {
+                self.n_outages -= 1;
+                if self.n_outages > 0 {
+                    return;
+                }
                 for stage in &mut self.stages {
                     stage.assign(self.generation);
                 }
@@ -213,11 +213,13 @@ impl<F: Front> Line<F> {
             Happening::Frame(stage, _, bytes) => (8 + *stage as u64, bytes),
             Happening::Hint(stage, bytes) => (16 + *stage as u64, bytes),
             Happening::Report(bytes) => (1, bytes),
-            Happening::Done(stage) => (24 + *stage as u64, &[]),
+            Happening::Done(stage, _) => (24 + *stage as u64, &[]),
             Happening::Stored(stage, ..) => (32 + *stage as u64, &[]),
             Happening::Wake => (2, &[]),
             Happening::LineUp => (3, &[]),
             Happening::LineLost => (4, &[]),
+            Happening::ClockJumps(_) => (5, &[]),
+            Happening::Calm => (6, &[]),
         };
         let start = mix2(mix2(self.counts.trace, kind), self.now.as_nanos() as u64);
         self.counts.trace = bytes.iter().fold(start, |trace, &byte| mix2(trace, byte.into()));
@@ -355,10 +357,14 @@ impl<F: Front> Line<F> {
         stage.known.begin_call(stage.core.stats());
         stage.interest = Interest::in_call(&call, stage.core.shape().rewind);
         stage.running = Some((call, stage.generation));
-        self.plan(self.now + took, Happening::Done(index));
+        let life = stage.life;
+        self.plan(self.now + took, Happening::Done(index, life));
     }
 
     fn carry(&mut self, from: usize, output: Output) {
+        if !self.stages[from].speaks() {
+            return;
+        }
         match output {
             Output::Forward(frame) => self.send_frame(from + 1, self.stages[from].generation, frame),
             Output::Report(report) => self.send_report(from, report),
@@ -435,55 +441,6 @@ impl<F: Front> Line<F> {
                 self.violations.push(Violation::Held { stage: name(index), what });
             }
         }
-    }
-}
-
-impl Stage {
-    /// Takes its place in a new line.
-    fn assign(&mut self, generation: Generation) {
-        self.generation = generation;
-        self.core.reset();
-        self.interest.note_reset();
-        self.order = Order::default();
-        self.known = Known::default();
-    }
-
-    /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.
-    fn holds(&mut self, now: Duration) -> Option<String> {
-        let frames = self.core.load().frames;
-        if frames > 0 {
-            return Some(format!("{frames} frames"));
-        }
-        let n_slots = self.core.shape().n_slots;
-        let before = self.core.stats().opened;
-        for i in 0..u64::from(n_slots) {
-            self.core.handle_frame(Frame::new(Work::Open(Box::new(fresh(SeqId(u64::MAX - i))))), now);
-        }
-        let opened = self.core.stats().opened - before;
-        for i in 0..u64::from(n_slots) {
-            self.core.handle_frame(
-                Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i), inputs: Position(0) })),
-                now,
-            );
-        }
-        let taken = u64::from(n_slots) - opened;
-        (taken > 0).then(|| format!("{taken} of {n_slots} slots"))
-    }
-}
-
-fn fresh(seq: SeqId) -> Open {
-    Open {
-        seq,
-        start: Position(0),
-        reuse: None,
-        seed: 0,
-        choice: 0,
-        sampler: protocol::SamplerParams::default(),
-        limit: Position(2),
-        ignore_eos: false,
-        top_logprobs: None,
-        of_prompt: None,
-        history: Vec::new(),
     }
 }
 

@@ -14,7 +14,7 @@ Usage: sim [--seed N | --seeds A..B] [options]
   --driver WHO          scheduler, or guesses (pipelines with adversarial proposals); default: the seed decides
   --width N, --depth N  rows in a window, windows in flight (1 to 16)
   --calm                no cancellations and no outages
-  --sabotage WHAT       reorder, rewind or gap: break something that the checkers must see";
+  --sabotage WHAT       reorder, rewind, gap or repeat: break something that the checkers must see";
 
 struct Args {
     seeds: Range<u64>,
@@ -76,7 +76,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
                     "reorder" => Sabotage::Reorder,
                     "rewind" => Sabotage::DropRewind,
                     "gap" => Sabotage::LeaveGap,
-                    _ => return Err(format!("--sabotage is reorder, rewind or gap, not {value}")),
+                    "repeat" => Sabotage::Repeat,
+                    _ => return Err(format!("--sabotage is reorder, rewind, gap or repeat, not {value}")),
                 });
             }
             _ => return Err(format!("{flag} is unknown")),

@@ -35,11 +35,14 @@ pub(crate) enum Breakage {
     Reorder,
     /// Loses a frame that cannot be stale, so that the loss must show.
     Lose,
+    /// Delivers any frame twice.
+    Repeat,
 }
 
 impl Breakage {
     fn concerns(self, work: &Work) -> bool {
         match (work, self) {
+            (_, Self::Repeat) => true,
             (Work::Window(window), Self::Lose) => !window.run_ahead,
             (Work::Chunk(_) | Work::Window(_), _) => true,
             (Work::Open(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_), _) => false,
@@ -131,6 +134,11 @@ impl Network {
         }
     }
 
+    /// From now on every report arrives.
+    pub(crate) const fn calm(&mut self) {
+        self.until_mute = None;
+    }
+
     /// A new generation has new connections.
     pub(crate) fn reconnect(&mut self) {
         self.arrivals.clear();
@@ -161,6 +169,11 @@ impl Network {
             Breakage::Lose => {
                 self.n_broken += 1;
                 self.breakage = None;
+            }
+            Breakage::Repeat => {
+                self.n_broken += 1;
+                self.breakage = None;
+                return vec![frame.clone(), frame];
             }
         }
         Vec::new()

@@ -7,6 +7,7 @@ use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 
 use crate::Plan;
+use crate::faults::{CALM, Faults};
 use crate::network::Delays;
 use crate::random::Random;
 use crate::toy::{self, Model, Sizes};
@@ -148,6 +149,7 @@ pub(crate) struct Scenario {
     pub(crate) delays: Delays,
     pub(crate) asks: Vec<Ask>,
     pub(crate) outages: Vec<Outage>,
+    pub(crate) faults: Faults,
     /// Reports that arrive before those about one sequence do not any more.
     pub(crate) until_mute: Option<u32>,
     /// Percent of engine calls that fail.
@@ -193,6 +195,8 @@ impl Scenario {
             (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
         asks.iter_mut().for_each(draw_of_prompt);
         (1..asks.len()).for_each(|later| follow_up(&mut asks, later, (&model, &limits), random));
+        asks.extend(draw_late(plan, &limits));
+        let faults = Faults::draw(plan, stages.len());
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
         let least = random.pick(&[0, 20, 2000]);
@@ -224,8 +228,9 @@ impl Scenario {
                 everywhere: random.percent(90),
                 losses: random.pick(&[0, 0, 30]),
                 skips: random.pick(&[0, 0, 30]),
-                most: random.micros(0, 5000),
+                most: random.micros(0, 5000) * faults.disk,
             },
+            faults,
         }
     }
 }
@@ -278,6 +283,19 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
         namespace: random.pick(&[Some(0), Some(0), Some(1), None]),
         patience: random.percent(impatient).then(|| random.micros(0, 60_000)),
     }
+}
+
+/// Those who come when nothing goes wrong any more; none where nothing ever did. Decided by the seed alone.
+fn draw_late(plan: &Plan, limits: &Limits) -> Vec<Ask> {
+    let mut random = Random::new(plan.seed.rotate_left(32));
+    let n_late = if plan.calm { 0 } else { random.between(1, 3) };
+    let late = |after| {
+        let mut ask = draw_ask(limits, 1, (0, 0), &mut random);
+        ask.at = CALM + Duration::from_secs(after);
+        draw_of_prompt(&mut ask);
+        ask
+    };
+    (1..=u64::from(n_late)).map(late).collect()
 }
 
 /// Of some prompts something is wanted itself, and of some of those nothing else. Decided by the request's own seed.

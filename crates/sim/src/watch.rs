@@ -25,6 +25,10 @@ impl<E: Engine> Watched<E> {
         &self.inner
     }
 
+    pub(crate) const fn inner_mut(&mut self) -> &mut E {
+        &mut self.inner
+    }
+
     /// The promises broken since the last time.
     pub(crate) fn take_broken(&mut self) -> Vec<String> {
         self.broken.take()

@@ -32,6 +32,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.accepted > 5000 && sum.refused_proposals > 500, "the guesses are one-sided: {sum}");
     assert!(sum.prompt_parts > 1000, "nothing is asked of prompts: {sum}");
     assert!(sum.muted > 40, "nothing is lost: {sum}");
+    assert!(sum.deaths > 250 && sum.late > 500, "nobody dies, or nobody comes afterwards: {sum}");
     assert!(sum.preempted > 20 && sum.resumed > 100, "nothing is interrupted: {sum}");
     assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
     assert!(
@@ -116,6 +117,20 @@ fn a_lost_frame_is_seen() {
             // Nothing else takes a line away here: its front had waited for an answer for too long.
             let is_given_up = outcome.summary.outages > 0;
             assert!(shows_in_the_outcome(&outcome) || is_given_up, "unseen: {plan}");
+        }
+    }
+}
+
+/// Links never do this; a stage that is mad, or a bug in a link, could.
+#[test]
+fn a_frame_that_comes_twice_changes_no_answer() {
+    for driver in [Driver::Scheduler, Driver::Guesses] {
+        for (plan, outcome) in harmed(Sabotage::Repeat, driver) {
+            let is_wrong = |violation: &&Violation| {
+                matches!(violation, Violation::WrongToken { .. } | Violation::WrongPrompt { .. })
+            };
+            let wrong = outcome.violations.iter().find(is_wrong);
+            assert_eq!(wrong, None, "{plan}");
         }
     }
 }

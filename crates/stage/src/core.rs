@@ -300,6 +300,7 @@ impl StageCore {
                 Some(Step::PassOver) => {
                     if let Some(item) = self.drop_first(seq) {
                         self.stats.count_passed_over(&item.frame.work);
+                        self.need_no_more(&item.frame.work);
                     }
                 }
                 Some(Step::Stale) => {

@@ -32,6 +32,8 @@ struct Prefix {
     used: u64,
     /// Where it shall be stored, until it has been handed over.
     store: Option<PrefixKey>,
+    /// Whether the front will speak of it again.
+    kept: bool,
 }
 
 /// Where a prefix is.
@@ -64,12 +66,13 @@ impl Prefixes {
 
     /// A sequence's first `len` positions stay in its slot; they shall be stored under a key, if there is one.
     pub(crate) fn park(&mut self, seq: SeqId, len: Position, slot: Slot, store: Option<PrefixKey>) {
-        self.insert(seq, len, Place::Warm(slot), store);
+        self.insert(seq, Prefix { len, place: Place::Warm(slot), used: 0, store, kept: true });
     }
 
-    /// A prefix is being read from the store.
-    pub(crate) fn fetch(&mut self, seq: SeqId, key: PrefixKey) {
-        self.insert(seq, Position(0), Place::Fetching(key), None);
+    /// A prefix is being read from the store; for one sequence only if it is not `kept`.
+    pub(crate) fn fetch(&mut self, seq: SeqId, key: PrefixKey, kept: bool) {
+        let place = Place::Fetching(key);
+        self.insert(seq, Prefix { len: Position(0), place, used: 0, store: None, kept });
     }
 
     /// The store has answered. Whether somebody had asked for it.
@@ -88,14 +91,19 @@ impl Prefixes {
         true
     }
 
-    fn insert(&mut self, seq: SeqId, len: Position, place: Place, store: Option<PrefixKey>) {
+    /// Whether it came from the store for a single sequence: the front does not speak of it again.
+    pub(crate) fn is_for_once(&self, seq: SeqId) -> bool {
+        self.parked.get(&seq).is_some_and(|prefix| !prefix.kept)
+    }
+
+    fn insert(&mut self, seq: SeqId, prefix: Prefix) {
         if self.parked.len() >= MAX_PREFIXES
             && let Some(oldest) = self.oldest(|_| true)
         {
             self.remove(oldest);
         }
         self.clock += 1;
-        self.parked.insert(seq, Prefix { len, place, used: self.clock, store });
+        self.parked.insert(seq, Prefix { used: self.clock, ..prefix });
     }
 
     /// A warm prefix that is still to be stored.
@@ -252,7 +260,7 @@ mod tests {
         let mut prefixes = Prefixes::new(10);
         let (key, other) = (PrefixKey([1; 32]), PrefixKey([2; 32]));
         blob(&mut prefixes, 1, 8);
-        prefixes.fetch(SeqId(2), key);
+        prefixes.fetch(SeqId(2), key, false);
         assert!(!prefixes.fetched(SeqId(2), other, None), "an answer to another question");
         let large = Blob { len: Position(7), bytes: vec![0; 20].into() };
         assert!(prefixes.fetched(SeqId(2), key, Some(large)));
@@ -260,7 +268,7 @@ mod tests {
         assert!(!is_here(&prefixes, 1), "it made room");
         prefixes.used_blob();
         assert_eq!((is_here(&prefixes, 2), prefixes.bytes), (false, 0));
-        prefixes.fetch(SeqId(3), key);
+        prefixes.fetch(SeqId(3), key, false);
         assert!(prefixes.fetched(SeqId(3), key, None));
         assert!(!is_here(&prefixes, 3));
     }

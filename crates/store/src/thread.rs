@@ -1,6 +1,7 @@
 //! The store's thread: jobs come in through bounded queues and are answered by calls, so that nobody waits for a disk.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -97,7 +98,7 @@ impl Store {
         let worker = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || worker.serve())
+            .spawn(move || worker.serve_on())
             .expect("a process that starts can have one more thread");
         Ok(Self { _life: Arc::new(Life(Arc::clone(&shared))), shared })
     }
@@ -189,6 +190,14 @@ impl Shared {
     /// The queues. A panic while they were held leaves them usable: every change is complete in itself.
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A panic is a bug that costs what it was about, and no more: whoever asked hears of that by the way back, which is
+    /// dropped, and those who wait are answered.
+    fn serve_on(&self) {
+        while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            tracing::error!("the store's thread panicked and goes on");
+        }
     }
 
     fn serve(&self) {

@@ -54,6 +54,20 @@ fn what_one_process_kept_another_one_reads() {
 }
 
 #[test]
+fn a_panic_costs_only_what_it_was_about() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path(), 10_000);
+    assert_eq!(write(&store, "a", b"some bytes"), Written::Kept);
+    let (tell, told) = mpsc::channel::<()>();
+    store.read(name("a"), move |_| {
+        let _tell = tell;
+        panic!("a bug in whoever asked");
+    });
+    assert_eq!(told.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Disconnected), "it hears of it");
+    assert_eq!(read(&store, "a").as_deref(), Some(&b"some bytes"[..]));
+}
+
+#[test]
 fn a_spoiled_file_is_removed_and_never_given() {
     let home = tempfile::tempdir().unwrap();
     let store = open(home.path(), 10_000);

@@ -122,12 +122,17 @@ impl Core {
         self.pump(now);
     }
 
-    /// From now on what is stored is remembered there; an earlier front has left this much.
-    pub(super) fn remember(&mut self, prompts: Arc<Prompts>, known: Vec<(Namespace, Vec<Token>)>) {
+    /// From now on what is stored is remembered there.
+    pub(super) fn note_in(&mut self, prompts: Arc<Prompts>) {
+        self.prompts = Some(prompts);
+    }
+
+    /// An earlier front has left this much.
+    pub(super) fn remember(&mut self, known: Vec<(Namespace, Vec<Token>)>) {
+        let Some(prompts) = &self.prompts else { return };
         for (namespace, tokens) in known {
             self.scheduler.restore(namespace, tokens).iter().for_each(|key| prompts.forget(key));
         }
-        self.prompts = Some(prompts);
     }
 
     /// From now on requests are drafted there.
@@ -312,7 +317,9 @@ impl Core {
     fn roster_changed(&mut self, now: Duration) {
         self.pump(now);
         let peers = self.roster.peers().iter();
-        let is_linked: Vec<bool> = peers.map(|peer| !matches!(peer.state, PeerState::Away { .. })).collect();
+        // Who answers and gets nowhere is as good as away to whoever could start it again.
+        let is_linked: Vec<bool> =
+            peers.map(|peer| !peer.stalled && !matches!(peer.state, PeerState::Away { .. })).collect();
         self.watchers.linked.send_if_modified(|linked| {
             let changed = *linked != is_linked;
             *linked = is_linked;

@@ -145,6 +145,7 @@ impl Front {
         let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
         if let Some(store) = config.store.clone() {
             let prompts = Arc::new(Prompts::new(store, &config.plan));
+            shared.lock().note_in(Arc::clone(&prompts));
             tasks.push(Task::spawn(recall(Arc::downgrade(&shared), prompts)));
         }
         for (at, address) in config.addresses().enumerate() {
@@ -364,11 +365,10 @@ async fn dial_work(
 
 /// Tells the scheduler what an earlier front knew.
 async fn recall(front: Weak<Shared>, prompts: Arc<Prompts>) {
-    let reader = Arc::clone(&prompts);
     // Without an answer the line only begins with nothing.
-    let known = tokio::task::spawn_blocking(move || reader.recall()).await.unwrap_or_default();
+    let known = tokio::task::spawn_blocking(move || prompts.recall()).await.unwrap_or_default();
     if let Some(shared) = front.upgrade() {
-        shared.with(|core, _| core.remember(prompts, known));
+        shared.with(|core, _| core.remember(known));
     }
 }
 

@@ -8,6 +8,7 @@
 mod peer;
 mod plan;
 mod spares;
+mod stalls;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -206,7 +207,8 @@ impl Roster {
         };
         let away = self.peers.iter().filter(|peer| peer.is_away() && !peer.gone);
         let lease_ends = away.map(|peer| peer.since + self.lease).min();
-        [retry, lease_ends, self.next_exchange(), self.next_asking()].into_iter().flatten().min()
+        let stall = self.stall().map(|(at, _)| at);
+        [retry, lease_ends, stall, self.next_exchange(), self.next_asking()].into_iter().flatten().min()
     }
 
     /// The next thing to do.
@@ -278,6 +280,7 @@ impl Roster {
             found.failed = None;
         }
         (found.node, found.pid, found.relayed, found.gone) = (Some(node), Some(pid), relayed, false);
+        found.stalled = false;
         found.enter(PeerState::Linked, now);
         self.form(now);
     }
@@ -385,6 +388,7 @@ impl Roster {
         for peer in self.peers.iter_mut().filter(|peer| peer.is_away() && peer.since + lease <= now) {
             (peer.gone, peer.holds, peer.pid) = (true, None, None);
         }
+        self.note_stall(now);
         self.form(now);
     }
 

@@ -9,4 +9,5 @@ mod prompts;
 mod recovery;
 mod refusals;
 mod spares;
+mod stalls;
 mod support;

@@ -103,7 +103,7 @@ impl Scheduler {
         } else {
             self.emit(id, Event::Started { cached: start.0, queued: now.saturating_sub(since) });
         }
-        self.stats.reused_tokens += u64::from(start.0);
+        let origin = beginning.map(|beginning| beginning.origin);
         let mut sampler = request.sampler.clone();
         if let Some(grammar) = &mut sampler.grammar {
             grammar.said = text[n_prompt as usize..].to_vec();
@@ -143,6 +143,7 @@ impl Scheduler {
             text,
             start,
             reuse,
+            origin,
             wanted,
             past,
             limit,

@@ -4,7 +4,7 @@ use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler};
 use crate::prefixes::{Hit, LEAST, Namespace, SHARED};
-use crate::sequence::Sequence;
+use crate::sequence::{Origin, Sequence};
 use crate::shelf::Shelved;
 
 /// What a sequence begins with.
@@ -13,6 +13,7 @@ pub(super) struct Beginning {
     pub(super) reuse: Reuse,
     /// Tokens of it.
     pub(super) len: usize,
+    pub(super) origin: Origin,
 }
 
 impl Scheduler {
@@ -31,9 +32,8 @@ impl Scheduler {
         match (stored, running, parked) {
             (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
             (None, Some(hit), _) => {
-                self.stats.shared_tokens += hit.len as u64;
                 let reuse = Reuse { prefix: hit.prefix, keep: true, stored: None };
-                Some(Beginning { reuse, len: hit.len })
+                Some(Beginning { reuse, len: hit.len, origin: Origin::Running })
             }
             (None, None, Some(hit)) => Some(self.begin_with_parked(hit)),
             (None, None, None) => None,
@@ -78,14 +78,13 @@ impl Scheduler {
             self.prefixes.remove(prefix);
             self.shelf.unparked(prefix);
         }
-        Beginning { reuse: Reuse { prefix, keep, stored }, len }
+        Beginning { reuse: Reuse { prefix, keep, stored }, len, origin: Origin::Parked }
     }
 
     /// Every stage reads it back, as a prefix with an id of its own that others may begin with, too.
     fn begin_with_stored(&mut self, namespace: Namespace, hit: Hit<PrefixKey>) -> Option<Beginning> {
         let Hit { prefix: key, len, keep } = hit;
         let tokens = self.shelf.take_down(key)?;
-        self.stats.restored_tokens += len as u64;
         self.outputs.push_back(Output::Shelved(Shelved::Used(key)));
         let prefix = self.next_seq;
         self.next_seq = SeqId(prefix.0 + 1);
@@ -99,7 +98,22 @@ impl Scheduler {
                 }
             }
         }
-        Some(Beginning { reuse: Reuse { prefix, keep, stored: Some(key) }, len })
+        let reuse = Reuse { prefix, keep, stored: Some(key) };
+        Some(Beginning { reuse, len, origin: Origin::Stored })
+    }
+
+    /// The tail has spoken of a sequence for the first time: every stage had what it begins with.
+    pub(super) fn count_beginning(&mut self, seq: SeqId) {
+        let Some((start, origin)) = self.sequences.get_mut(&seq).and_then(Sequence::take_beginning) else {
+            return;
+        };
+        let n = u64::from(start.0);
+        self.stats.reused_tokens += n;
+        match origin {
+            Origin::Parked => {}
+            Origin::Running => self.stats.shared_tokens += n,
+            Origin::Stored => self.stats.restored_tokens += n,
+        }
     }
 
     /// The stages need not keep a prefix any more, which the index has given up.

@@ -33,9 +33,9 @@ impl Scheduler {
             return Err(ReportFault::NotTail { from, tail });
         }
         match &report {
-            Report::Verdict(verdict) => self.heard_of(verdict.seq, now),
-            Report::Prompt(part) => self.heard_of(part.seq, now),
-            Report::Progress(progress) => self.heard_of(progress.seq, now),
+            Report::Verdict(verdict) => self.tail_speaks_of(verdict.seq, now),
+            Report::Prompt(part) => self.tail_speaks_of(part.seq, now),
+            Report::Progress(progress) => self.tail_speaks_of(progress.seq, now),
             // What is closed is gone, and other reports are no answers.
             Report::Closed(_)
             | Report::State(_)
@@ -64,6 +64,11 @@ impl Scheduler {
             }
             Report::Fault(fault) => self.handle_fault(from, &fault, now),
         }
+    }
+
+    fn tail_speaks_of(&mut self, seq: SeqId, now: Duration) {
+        self.heard_of(seq, now);
+        self.count_beginning(seq);
     }
 
     fn handle_verdict(&mut self, verdict: Verdict, now: Duration) -> Result<(), ReportFault> {

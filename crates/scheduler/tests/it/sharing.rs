@@ -78,6 +78,10 @@ fn who_begins_like_a_running_request_waits_for_it_and_computes_the_rest() {
     assert_eq!(reuse(opens[0]), (0, None));
     assert_eq!(reuse(opens[1]), (PROMPT, Some(Reuse { prefix: SeqId(0), keep: true, stored: None })));
     assert_eq!(reuse(opens[2]), (0, None), "nobody's");
+    assert_eq!(front.scheduler.stats().shared_tokens, 0, "a stage may not have it after all");
+    for seq in 0..2 {
+        front.progress(seq, PROMPT as u32 + 1).expect("what was sent");
+    }
     assert_eq!(front.scheduler.stats().shared_tokens, PROMPT as u64);
     // Choices of one request differ in nothing that matters here.
     let mut front = self::front(2, 0);
@@ -153,6 +157,7 @@ fn what_every_stage_has_stored_outlives_the_line_and_the_front() {
     let reuse = Some(Reuse { prefix: SeqId(2), keep: true, stored: Some(key) });
     assert_eq!((opens(&work)[0].start.0 as usize, opens(&work)[0].reuse), (PROMPT, reuse));
     assert_eq!(changes, [Shelved::Used(key)]);
+    front.progress(opens(&work)[0].seq.0, PROMPT as u32 + 1).expect("what was sent");
     assert_eq!(front.scheduler.stats().restored_tokens, PROMPT as u64);
     // Another front is told.
     let mut next = self::front(1, 1000);
@@ -168,7 +173,8 @@ fn what_every_stage_has_stored_outlives_the_line_and_the_front() {
     let (work, changes) = said(&mut next);
     assert_eq!(opens(&work)[0].start.0, 0);
     assert_eq!(changes, [Shelved::Gone(key)]);
-    assert_eq!(next.scheduler.stats().stored_prefixes, 0);
+    let stats = next.scheduler.stats();
+    assert_eq!((stats.stored_prefixes, stats.restored_tokens, stats.reused_tokens), (0, 0, 0));
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl StageCore {
 
     /// As [`StageCore::find_slot`], for a prefix that is not parked here: the sequence may still run, or it is stored.
     fn find_elsewhere(&mut self, start: Position, reuse: Reuse) -> Result<Option<(Slot, Moves)>, FaultKind> {
-        let Reuse { prefix, stored, .. } = reuse;
+        let Reuse { prefix, stored, keep } = reuse;
         if let Some(sequence) = self.sequences.get(&prefix) {
             let computed = sequence.phase.computed();
             return match (computed, self.shape.rewind) {
@@ -113,7 +113,7 @@ impl StageCore {
         }
         match stored {
             Some(key) if self.config.has_store => {
-                self.prefixes.fetch(prefix, key);
+                self.prefixes.fetch(prefix, key, keep);
                 self.outputs.push_back(Output::Store(StoreWork::Read { prefix, key }));
                 Ok(None)
             }
@@ -121,14 +121,29 @@ impl StageCore {
         }
     }
 
-    /// Whoever waits for a prefix hears that it is lost.
-    pub(super) fn give_up_waiting(&mut self, prefix: SeqId) {
-        let waits = |seq: &SeqId| {
+    /// Whoever waits for a slot to begin there with a prefix.
+    fn waiting_for(&self, prefix: SeqId) -> impl Iterator<Item = SeqId> {
+        self.waiting.values().copied().filter(move |seq| {
             let item = self.sequences.get(seq).and_then(|sequence| sequence.queue.front());
             matches!(item.map(|item| &item.frame.work), Some(Work::Open(open))
                 if open.reuse.is_some_and(|reuse| reuse.prefix == prefix))
-        };
-        for seq in self.waiting.values().copied().filter(waits).collect::<Vec<_>>() {
+        })
+    }
+
+    /// A sequence ends before it has begun. What the store gives, or gave, for it alone is of use to nobody.
+    pub(super) fn need_no_more(&mut self, work: &Work) {
+        if let Work::Open(open) = work
+            && let Some(Reuse { prefix, .. }) = open.reuse
+            && self.prefixes.is_for_once(prefix)
+            && self.waiting_for(prefix).next().is_none()
+        {
+            self.prefixes.remove(prefix);
+        }
+    }
+
+    /// Whoever waits for a prefix hears that it is lost.
+    pub(super) fn give_up_waiting(&mut self, prefix: SeqId) {
+        for seq in self.waiting_for(prefix).collect::<Vec<_>>() {
             self.poison(seq, FaultKind::PrefixLost { prefix });
             self.settle(seq);
         }

@@ -183,6 +183,25 @@ fn a_later_stage_goes_on_from_what_an_earlier_one_had_stored() {
 }
 
 #[test]
+fn what_is_read_for_a_sequence_that_ends_before_it_begins_is_not_kept() {
+    let (text, blob) = stored(&mut with_store(1, 1 << 20), &[3, 1, 4, 1, 5]);
+    for is_there in [true, false] {
+        let mut stage = with_store(1, 1 << 20);
+        stage.hear(begin(C, &prompt(&[2, 7, 1]), None));
+        stage.hear(begin_stored(B, &text, X, 3, false));
+        // It comes while the only slot is taken, or when nobody waits for it any more.
+        if is_there {
+            stage.core.handle_fetched(X, KEY, Some(blob.clone()));
+            assert!(stage.core.prefix_bytes() > 0);
+        }
+        stage.hear(close(B));
+        stage.core.handle_fetched(X, KEY, Some(blob.clone()));
+        assert_eq!(stage.core.prefix_bytes(), 0);
+        assert_eq!(stage.core.n_sequences(), 1);
+    }
+}
+
+#[test]
 fn what_the_store_does_not_have_is_lost_and_nothing_else() {
     let mut stage = with_store(1, 1 << 20);
     let text = prompt(&[3, 1, 4, 1, 5]);

@@ -25,6 +25,8 @@ pub struct Peer {
     pub gone: bool,
     /// The layers that it held when it was last heard.
     pub holds: Option<LayerRange>,
+    /// Whether it answers and yet gets nowhere. Only another process could compute in its place.
+    pub stalled: bool,
 }
 
 /// How far a machine has come.
@@ -71,6 +73,7 @@ impl Peer {
             since: Duration::ZERO,
             gone: false,
             holds: None,
+            stalled: false,
         }
     }
 
@@ -87,6 +90,7 @@ impl Peer {
     }
 
     pub(super) fn leave(&mut self, reason: impl Into<String>, now: Duration) {
+        self.stalled = false;
         self.enter(PeerState::Away { reason: reason.into() }, now);
     }
 
@@ -100,6 +104,8 @@ impl Peer {
         match state {
             StageState::Linking | StageState::Ready { .. } | StageState::Standby { .. } => {
                 (self.holds, self.failed) = (Some(range), None);
+                // Who links is still to show that it gets there.
+                self.stalled &= matches!(state, StageState::Linking);
             }
             StageState::Failed { reason } => (self.holds, self.failed) = (None, Some(reason.clone())),
             StageState::Idle { .. } | StageState::Loading { .. } => {}

@@ -73,7 +73,7 @@ impl Roster {
     fn could_sit(&self, spare: PeerIndex, seat: StageIndex) -> bool {
         let peer = self.peer(spare);
         let wanted = self.fixed[usize::from(spare.0)].is_none_or(|fixed| fixed == seat);
-        wanted && !peer.is_away() && peer.failed.is_none()
+        wanted && !peer.is_away() && peer.failed.is_none() && !peer.stalled
     }
 
     /// Lets spares take the seats that cannot be filled otherwise.
@@ -99,6 +99,10 @@ impl Roster {
         }
         let warm = self.spares().find(|&spare| self.peer(spare).is_warm_for(seat));
         let occupant = self.peer(self.seated(seat));
+        if occupant.stalled {
+            let spare = warm.or_else(|| self.best_cold(seat));
+            return spare.map(|spare| (occupant.since, spare));
+        }
         if !occupant.is_away() {
             // Who is there keeps the seat, unless the line waits for it and need not.
             let is_of_no_use =

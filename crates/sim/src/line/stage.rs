@@ -1,0 +1,163 @@
+//! One stage of the line: its core, its engine, its disk, and its lives.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, StageCore};
+use protocol::{Close, Frame, Generation, Open, Position, PrefixKey, SeqId, Work};
+
+use crate::check::Order;
+use crate::known::Known;
+use crate::scenario::CallTime;
+use crate::toy::{Flaws, Model, ToyEngine};
+use crate::watch::Watched;
+
+pub(super) struct Stage {
+    pub(super) core: StageCore,
+    pub(super) engine: Watched<ToyEngine>,
+    pub(super) time: CallTime,
+    /// In which the stage was assigned.
+    pub(super) generation: Generation,
+    /// The call under way, and the generation in which it began.
+    pub(super) running: Option<(Call, Generation)>,
+    /// Who wants its result, and the word to the engine if nobody does.
+    pub(super) interest: Interest,
+    pub(super) cancel: Cancel,
+    /// What outlives the line, and the process.
+    pub(super) store: BTreeMap<PrefixKey, Blob>,
+    pub(super) order: Order,
+    pub(super) known: Known,
+    /// How often it has died.
+    pub(super) life: u32,
+    /// While it dies and until it is back: how much it still says.
+    last_words: Option<u32>,
+    /// What it is when it begins.
+    born: Box<dyn Fn() -> (StageCore, ToyEngine)>,
+    is_calm: bool,
+}
+
+impl Stage {
+    pub(super) fn new(
+        model: &Model,
+        shape: EngineShape,
+        config: Config,
+        flaws: Flaws,
+        time: CallTime,
+    ) -> Self {
+        let model = model.clone();
+        let cancel = Cancel::default();
+        let heeded = cancel.clone();
+        let born = move || {
+            let mut engine = ToyEngine::new(model.clone(), shape.clone(), flaws.clone());
+            engine.heed(heeded.clone());
+            (StageCore::new(shape.clone(), config), engine)
+        };
+        let (core, engine) = born();
+        Self {
+            core,
+            engine: Watched::new(engine),
+            time,
+            generation: Generation(0),
+            running: None,
+            interest: Interest::default(),
+            cancel,
+            store: BTreeMap::new(),
+            order: Order::default(),
+            known: Known::default(),
+            life: 0,
+            last_words: None,
+            born: Box::new(born),
+            is_calm: false,
+        }
+    }
+
+    /// From now on its engine does not fail.
+    pub(super) const fn calm(&mut self) {
+        self.is_calm = true;
+        self.engine.inner_mut().calm();
+    }
+
+    pub(super) const fn is_dead(&self) -> bool {
+        self.last_words.is_some()
+    }
+
+    /// Its process is about to end.
+    pub(super) const fn dies(&mut self, says: u32) {
+        self.last_words = Some(says);
+    }
+
+    /// Whether what it says leaves it.
+    pub(super) const fn speaks(&mut self) -> bool {
+        match &mut self.last_words {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// Its process ends, and another one begins with nothing but the disk, if that.
+    pub(super) fn begins_anew(&mut self, forgets: bool) {
+        let (core, mut engine) = (self.born)();
+        if self.is_calm {
+            engine.calm();
+        }
+        (self.core, self.engine, self.running) = (core, Watched::new(engine), None);
+        (self.order, self.known) = (Order::default(), Known::default());
+        self.life += 1;
+        self.last_words = Some(0);
+        if forgets {
+            self.store.clear();
+        }
+    }
+
+    /// Takes its place in a new line.
+    pub(super) fn assign(&mut self, generation: Generation) {
+        self.generation = generation;
+        self.last_words = None;
+        self.core.reset();
+        self.interest.note_reset();
+        self.order = Order::default();
+        self.known = Known::default();
+    }
+
+    /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.
+    pub(super) fn holds(&mut self, now: Duration) -> Option<String> {
+        let frames = self.core.load().frames;
+        if frames > 0 {
+            return Some(format!("{frames} frames"));
+        }
+        let n_slots = self.core.shape().n_slots;
+        let before = self.core.stats().opened;
+        for i in 0..u64::from(n_slots) {
+            self.core.handle_frame(Frame::new(Work::Open(Box::new(fresh(SeqId(u64::MAX - i))))), now);
+        }
+        let opened = self.core.stats().opened - before;
+        for i in 0..u64::from(n_slots) {
+            self.core.handle_frame(
+                Frame::new(Work::Close(Close { seq: SeqId(u64::MAX - i), inputs: Position(0) })),
+                now,
+            );
+        }
+        let taken = u64::from(n_slots) - opened;
+        (taken > 0).then(|| format!("{taken} of {n_slots} slots"))
+    }
+}
+
+fn fresh(seq: SeqId) -> Open {
+    Open {
+        seq,
+        start: Position(0),
+        reuse: None,
+        seed: 0,
+        choice: 0,
+        sampler: protocol::SamplerParams::default(),
+        limit: Position(2),
+        ignore_eos: false,
+        top_logprobs: None,
+        of_prompt: None,
+        history: Vec::new(),
+    }
+}

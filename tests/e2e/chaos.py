@@ -1,0 +1,217 @@
+"""A line of machines to be broken: every stage a process of its own, some beside it that stand by, wires that can be cut.
+
+What happens is drawn by a seed; the line heals, and the next fault meets the same line.
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import socket
+import struct
+import threading
+import time
+
+import psutil
+
+from machines import Cluster, stage
+from paceline import SMOLLM2, Serve, free_port, wait_until
+from prompts import SEED
+
+STAGES = 3
+# Until a line is whole again, on a machine that is busy with other things.
+HEALED_S = 90
+
+
+class Wire:
+    """A port before another one that passes bytes on until it is cut, or swallows them."""
+
+    def __init__(self, to):
+        self.to, self.lock, self.joined, self.swallows_of = to, threading.Lock(), [], None
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return  # Closed.
+            try:
+                far = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:
+                near.close()
+                continue
+            with self.lock:
+                swallows = self.swallows_of is not None and self.swallows_of == owner(near)
+                link = Joined(near, far, swallows)
+                self.joined = [other for other in self.joined if not other.over] + [link]
+
+    def cut(self):
+        """Breaks every connection; new ones may be made at once."""
+        with self.lock:
+            for link in self.joined:
+                link.cut()
+
+    def swallow(self, sent_by):
+        """From now on nothing passes that this process sends, though its connections stand and new ones are made."""
+        with self.lock:
+            self.swallows_of = sent_by
+            for link in self.joined:
+                link.swallows = not link.over and owner(link.ends[0]) == sent_by
+
+    def close(self):
+        self.listener.close()
+        self.cut()
+
+
+def owner(end):
+    """The process at the other end of a connection on this machine."""
+    with contextlib.suppress(OSError):
+        peer = end.getpeername()
+        for connection in psutil.net_connections("tcp4"):
+            if connection.laddr and tuple(connection.laddr) == peer:
+                return connection.pid
+    return None
+
+
+class Joined:
+    """A connection through a wire."""
+
+    def __init__(self, near, far, swallows):
+        self.ends, self.over, self.swallows = (near, far), False, swallows
+        for end in self.ends:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for source, sink in (self.ends, self.ends[::-1]):
+            threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    def _copy(self, source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                if not (self.swallows and source is self.ends[0]):
+                    sink.sendall(data)
+        except OSError:
+            pass  # The other direction ends, too.
+        self.over = True
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        """Without a goodbye, as if a cable were pulled and its ends noticed."""
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class Machines:
+    """Three machines that compute, as many that stand by if wished, and a front without layers."""
+
+    def __init__(self, folder, model=SMOLLM2, *, spares=0, fixed=None, wires=False, stage_args=(), args=()):
+        self.stack, self.model, self.stage_args = contextlib.ExitStack(), model, stage_args
+        cluster = Cluster(folder)
+        n = STAGES + spares
+        self.has_spares, self.n_covered = spares > 0, min(spares, STAGES if fixed is None else 1)
+        self.ports = [free_port() for _ in range(n)]
+        self.members = [cluster.enroll(f"machine-{at}") for at in range(n)]
+        self.running = [None] * n
+        self.wires = [Wire(port) for port in self.ports] if wires else []
+        try:
+            self.stack.callback(lambda: [running.stop() for running in self.running if running])
+            self.stack.callback(lambda: [wire.close() for wire in self.wires])
+            for at in range(n):
+                self.start(at)
+            self.addresses = [f"127.0.0.1:{port}" for port in ([wire.port for wire in self.wires] or self.ports)]
+            # Spares that may take one stage's place only.
+            only = "" if fixed is None else f"={fixed}"
+            stages, others = self.addresses[:STAGES], [f"{address}{only}" for address in self.addresses[STAGES:]]
+            named = zip(["--stage"] * STAGES + ["--spare"] * spares, stages + others)
+            self.front = (model, "--front-only", *itertools.chain.from_iterable(named), "--cluster", cluster.front, *args)
+            self.serve = self.stack.enter_context(Serve(*self.front))
+            self.heal()
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def start(self, at):
+        """Starts a machine, also again."""
+        self.running[at] = stage(self.members[at], self.ports[at], "--models", self.model.parent, *self.stage_args)
+
+    def kill(self, machines):
+        """Ends machines as a lack of memory would: all at once."""
+        for at in machines:
+            os.kill(self.running[at].pid, signal.SIGKILL)
+        for at in machines:
+            self.running[at].wait()
+
+    def seated(self):
+        """The machines that compute, in line order."""
+        return [self.addresses.index(one["address"]) for one in self.serve.line()["stages"]]
+
+    def heal(self):
+        """Returns once the line is whole, and everybody is there: whoever was lost is started again."""
+        for at, running in enumerate(self.running):
+            if running.process.poll() is not None:
+                self.start(at)
+        self.serve.wait_ready(HEALED_S)
+        # A spare covers one stage each.
+        is_whole = lambda: sum(one["standby"] == "warm" for one in self.serve.line()["stages"]) == self.n_covered
+        if self.has_spares:
+            wait_until(is_whole, HEALED_S, lambda: f"nothing stands by: {self.serve.line()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+
+class Strike:
+    """One fault: what was done to which machines, and when."""
+
+    def __init__(self, line, what, chance):
+        self.line, self.what = line, what
+        self.n_lines = len(line.serve.lines)
+        self.machines = chance.sample(line.seated(), 2 if what == "kill two" else 1)
+        self.at = time.monotonic()
+        if what.startswith("kill"):
+            line.kill(self.machines)
+        elif what == "freeze":
+            line.running[self.machines[0]].signal(signal.SIGSTOP)
+            self.thaws = threading.Timer(5, lambda: line.running[self.machines[0]].signal(signal.SIGCONT))
+            self.thaws.start()
+        elif what == "cut":
+            line.wires[self.machines[0]].cut()
+        else:
+            raise ValueError(what)
+        if what.startswith("kill") and not line.has_spares:
+            for at in self.machines:
+                line.start(at)
+
+    def detected(self):
+        """Seconds until the front said that its line is lost; none if it never did."""
+        serve = self.line.serve
+        with serve.said:
+            heard = list(zip(serve.lines, serve.times))[self.n_lines :]
+        return next((at - self.at for said, at in heard if "the line is lost" in said), None)
+
+    def over(self):
+        """Returns once nothing more happens."""
+        if self.what == "freeze":
+            self.thaws.join()
+        self.line.heal()
+
+
+def chance(*of):
+    """What a run draws from."""
+    return random.Random("/".join(map(str, (SEED, *of))))
+
+
+def spread(values):
+    """How seconds are spread."""
+    values = sorted(values)
+    at = lambda share: values[min(len(values) - 1, int(share * len(values)))]
+    return f"median {at(0.5):.3f} s, 95 % {at(0.95):.3f} s, most {values[-1]:.3f} s"

@@ -1,0 +1,91 @@
+"""What cannot be made good in time is told, and everything comes back by itself: a line without spares, a front that is
+killed, rows that get lost on their way."""
+
+import signal
+import time
+
+import pytest
+
+from chaos import Machines, chance
+from paceline import SOAK, Serve
+from streams import Stream
+from toy import write
+
+# How long requests wait for a line here, and how soon after that they must be told.
+LIMIT_S, TOLD_S = 2, 2 if SOAK else 20
+# Slow links, so that answers take long enough to be interrupted.
+SLOW = ("--link", "delay=2ms")
+ARGS = ("--exact", "--parallel", 4, "--ctx", 512, *SLOW)
+PROMPT = "The line is broken and "
+TOKENS = 150
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return write(folder / "toy.gguf")
+
+
+def undisturbed(serve, prompt=PROMPT):
+    stream = Stream(serve, TOKENS, prompt)
+    stream.wait_end(60)
+    return stream.text()
+
+
+def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(model, tmp_path):
+    args = (*ARGS, "--replay-timeout", f"{LIMIT_S}s")
+    with Machines(tmp_path, model, args=args, stage_args=SLOW) as line:
+        serve = line.serve
+        expected = undisturbed(serve)
+        streams = [Stream(serve, TOKENS, PROMPT) for _ in range(3)]
+        for stream in streams:
+            stream.wait_events(5)
+        (lost,) = chance("stays away").sample(line.seated(), 1)
+        killed = time.monotonic()
+        line.kill([lost])
+        for stream in streams:
+            stream.wait_end(LIMIT_S + TOLD_S)
+            error = stream.error()
+            assert (error["type"], error["code"]) == ("service_unavailable_error", "line_lost"), error
+            assert "stage" in error["message"], error
+            assert LIMIT_S * 0.9 < stream.ended_at - killed, "a line is waited for"
+        assert serve.readiness() and serve.http.get("/health").status_code == 200
+        refused = serve.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 1})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready"), refused.text
+        line.start(lost)
+        serve.wait_ready()
+        assert undisturbed(serve) == expected
+
+
+def test_a_front_that_is_killed_leaves_stages_to_the_next_one(model, tmp_path):
+    with Machines(tmp_path, model, args=ARGS, stage_args=SLOW) as line:
+        expected = undisturbed(line.serve)
+        streams = [Stream(line.serve, TOKENS, PROMPT) for _ in range(3)]
+        for stream in streams:
+            stream.wait_events(2)
+        line.serve.signal(signal.SIGKILL)
+        assert line.serve.wait() == -signal.SIGKILL
+        with Serve(*line.front) as second:
+            second.wait_ready()
+            assert all(running.process.poll() is None for running in line.running), "the same stages"
+            assert second.line()["sequences"] == []
+            # As many at once as there is memory for: nothing of the first front's is left.
+            again = [Stream(second, TOKENS, PROMPT) for _ in range(4)]
+            for stream in again:
+                stream.wait_end(60)
+            assert [stream.text() for stream in again] == [expected] * 4
+
+
+def test_rows_that_get_lost_on_the_way_have_a_spare_take_over(model, tmp_path):
+    with Machines(tmp_path, model, spares=1, fixed=1, wires=True, args=ARGS, stage_args=SLOW) as line:
+        serve = line.serve
+        expected = undisturbed(serve)
+        first, second, _ = line.seated()
+        stream = Stream(serve, TOKENS, PROMPT)
+        stream.wait_events(2)
+        # Heartbeats have connections of their own, which the front made.
+        line.wires[second].swallow(line.running[first].pid)
+        stream.wait_end(120)
+        assert stream.text() == expected
+        assert second not in line.seated(), serve.line()
