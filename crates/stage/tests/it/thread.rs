@@ -75,6 +75,10 @@ fn window(base: u32, token: Token) -> Frame {
     }))
 }
 
+fn close() -> Frame {
+    Frame::new(Work::Close(Close { seq: SEQ, inputs: Position(0) }))
+}
+
 fn begin(limit: u32) -> Frame {
     Frame::new(Work::Open(Box::new(Open { limit: Position(limit), ..open(SEQ.0) })))
 }
@@ -294,16 +298,18 @@ fn hints_and_resets_are_heard_during_a_call() {
     assert_eq!(handle.stats().faults, 0);
 }
 
+/// What ends the interest in a call.
+type Stop = fn(&Handle);
+
 #[test]
 fn a_call_that_nobody_wants_is_stopped_and_the_slot_is_as_before() {
     let prompt = |tokens: Vec<Token>| {
         Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens, follows: None }))
     };
-    let close = || Frame::new(Work::Close(Close { seq: SEQ, inputs: Position(0) }));
-    let stops: [(&str, &dyn Fn(&Handle)); 3] = [
-        ("a hint", &|handle| handle.hint(Hint::Drop { seq: SEQ })),
-        ("its end", &|handle| handle.frame(close()).expect("there is room")),
-        ("a reset", &|handle| handle.reset()),
+    let stops: [(&str, Stop); 3] = [
+        ("a hint", |handle| handle.hint(Hint::Drop { seq: SEQ })),
+        ("its end", |handle| handle.frame(close()).expect("there is room")),
+        ("a reset", Handle::reset),
     ];
     for (why, stop) in stops {
         let Gated { thread, reports, entered, pass } =
