@@ -80,7 +80,10 @@ impl LineReadiness {
         lost: Option<&str>,
         takes_requests: bool,
     ) -> Self {
-        let stages: Vec<&PeerState> = stages.map(|peer| &peer.state).collect();
+        let stages: Vec<&Peer> = stages.collect();
+        let stalled = stages.iter().enumerate().find(|(_, peer)| peer.stalled);
+        let stalled = stalled.and_then(|(at, peer)| Some(format!("stage {at}: {}", peer.failed.as_ref()?)));
+        let stages: Vec<&PeerState> = stages.into_iter().map(|peer| &peer.state).collect();
         let away = stages.iter().enumerate().find_map(|(at, state)| match state {
             PeerState::Away { reason } => Some(format!("stage {at} is away: {reason}")),
             PeerState::Linked | PeerState::Assigned(_) | PeerState::Spare { .. } => None,
@@ -92,7 +95,7 @@ impl LineReadiness {
                 None
             }
         });
-        let reason = away.or_else(|| lost.map(str::to_owned)).or(busy);
+        let reason = away.or(stalled).or_else(|| lost.map(str::to_owned)).or(busy);
         let reason = reason.unwrap_or_else(|| "the line is being formed".to_owned());
         let done: f32 = stages.iter().map(|state| share_done(state)).sum();
         Self::NotReady { reason, progress: done / stages.len() as f32, takes_requests }

@@ -46,7 +46,7 @@ impl Roster {
         peer.stalled = true;
         let ready = matches!(peer.state, PeerState::Assigned(StageState::Ready { .. }));
         let what = if ready { "no rows get through to it" } else { "its last call does not end" };
-        peer.failed = Some(format!("it answers, but {what}"));
+        peer.failed = Some(format!("it answers, but {what}: start it again if nothing else does"));
         peer.since = now;
     }
 }

@@ -5,6 +5,7 @@ use protocol::{LayerRange, PeerIndex};
 use super::super::tests::{bring_up, ms, node, ready, roster_with};
 use super::super::{Action, Cover};
 use super::*;
+use crate::front::LineReadiness;
 
 const SPARE: PeerIndex = PeerIndex(2);
 const ONE: PeerIndex = PeerIndex(1);
@@ -81,6 +82,9 @@ fn a_stalled_stage_without_a_spare_looks_lost_to_whoever_could_start_it_again() 
     let mut line = silent(&[], 1);
     let at = stalls_at(&mut line);
     assert!(line.peer(ONE).stalled && line.seated(StageIndex(1)) == ONE);
+    let told = LineReadiness::of_stages(line.stages(), Some("work did not come back"), true);
+    let LineReadiness::NotReady { reason, .. } = told else { panic!("{told:?}") };
+    assert!(reason.starts_with("stage 1: it answers, but its last call does not end"), "{reason}");
     assert!(line.next_deadline().is_none(), "nothing else can be done: {line:?}");
     line.handle_lost(ONE, "killed".into(), at + ms(5000));
     line.handle_linked(ONE, node(1), 2, false, at + ms(5100));
