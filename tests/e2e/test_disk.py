@@ -91,8 +91,9 @@ def test_a_line_that_starts_again_goes_on_from_its_disks(model, tmp_path):
         # A stage that is killed finds its own files again.
         second.complete("Something else.", 1)
         restored = prefixes(second)["restored_tokens"]
-        os.kill(second.stage_pids()[1], signal.SIGKILL)
-        wait_until(lambda: second.readiness() is not None, 30, "the loss is noticed")
+        victim = second.stage_pids()[1]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in second.stage_pids(), 30, "the loss is noticed")
         second.wait_ready()
         again = ask(second, f"{shared} {TAILS[0]}")
         assert essence(again) == essence(cold[0])
