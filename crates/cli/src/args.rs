@@ -175,8 +175,10 @@ pub struct StageArgs {
     pub join: Option<Ticket>,
     /// Where models are looked for.
     pub models: Option<PathBuf>,
-    /// How long loaded layers are kept for a front that is gone.
+    /// How long the stage is kept for a front that is gone.
     pub lease: Duration,
+    /// Whether a neighbour may pass on what the front commands.
+    pub relayed: bool,
     /// Threads; `None` for the machine's cores.
     pub threads: Option<u16>,
     /// Layers on the GPU; `None` for all.
@@ -485,6 +487,7 @@ impl StageArgs {
             join: flags.join.as_deref().map(ticket).transpose()?,
             models: flags.models,
             lease: time("--lease", flags.lease.as_deref(), LEASE)?,
+            relayed: flags.relayed.unwrap_or(false),
             threads: within("--threads", flags.threads, MAX_THREADS)?,
             gpu_layers: flags.gpu_layers,
             device: flags.device,

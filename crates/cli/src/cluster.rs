@@ -31,8 +31,22 @@ const MAX_PEM_BYTES: u64 = 64 * 1024;
 /// This machine's identity, from `file` or from the default place.
 ///
 /// # Errors
-/// If there is none, with what to do about it, or if it cannot be used.
-pub(crate) fn identity(file: Option<&Path>) -> anyhow::Result<Identity> {
+/// If there is none, with what to do about it, or if it cannot be used or has another role.
+pub(crate) fn identity(file: Option<&Path>, role: Role) -> anyhow::Result<Identity> {
+    let identity = any_identity(file)?;
+    let found = identity.membership().role;
+    if found != role {
+        bail!("this machine is a member as {found}, and this needs one as {role}: enrol it anew with --role {role}");
+    }
+    Ok(identity)
+}
+
+/// This machine's identity in a folder, whatever its role.
+pub(crate) fn member(dir: &Path) -> anyhow::Result<Identity> {
+    any_identity(Some(&dir.join(IDENTITY)))
+}
+
+fn any_identity(file: Option<&Path>) -> anyhow::Result<Identity> {
     let path =
         file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
     if !path.exists() {
@@ -75,7 +89,7 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
     let mut lines = vec![format!("cluster folder: {}", dir.display())];
     let identity_file = dir.join(IDENTITY);
     if identity_file.exists() {
-        lines.push(format!("this machine:   {}", describe(identity(Some(&identity_file))?.membership())));
+        lines.push(format!("this machine:   {}", describe(member(dir)?.membership())));
     } else if dir.join(KEY).exists() {
         let key = NodeKey::load(&dir.join(KEY)).context("this machine's key")?;
         lines.push(format!(

@@ -20,6 +20,7 @@ mod invite;
 mod later;
 mod line_file;
 mod logging;
+mod look;
 mod otlp;
 pub mod paths;
 mod pooling;
@@ -87,6 +88,7 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
             match flags.action {
                 ClusterAction::New => cluster::new(&dir),
                 ClusterAction::Show => cluster::show(&dir),
+                ClusterAction::Look { addresses } => look::look(&dir, &addresses),
                 ClusterAction::Invite(flags) => invite::invite(&dir, InviteArgs::from_flags(flags)?),
                 ClusterAction::Join { ticket } => invite::join(&dir, &args::ticket(&ticket)?),
                 ClusterAction::Enroll(flags) => cluster::enroll(&dir, EnrollArgs::from_flags(flags)?),

@@ -12,7 +12,7 @@ use line::{
     Cover, Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
 };
 use llama::Vocab;
-use net::{DialOptions, Identity, LinkOptions};
+use net::{DialOptions, Identity, LinkOptions, Role};
 use protocol::{Generation, LayerRange, ModelId, StageIndex};
 use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
@@ -103,7 +103,7 @@ impl Outset {
                 Ok(Self { program, runtime, front, children })
             }
             Place::Machines { .. } => {
-                let front = cluster::identity(args.cluster.as_deref())?;
+                let front = cluster::identity(args.cluster.as_deref(), Role::Front)?;
                 Ok(Self { program, runtime, front, children: Vec::new() })
             }
         }
@@ -158,6 +158,7 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
         () = end.next() => {}
     }
     watching.abort();
+    started.front.release().await;
     Ok(())
 }
 
@@ -504,6 +505,9 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     option("--gpu-layers", args.gpu_layers.map(|n| n.to_string()));
     option("--device", args.device.clone());
     option("--link", args.link.as_ref().map(ToString::to_string));
+    if args.relay {
+        list.push("--relayed".to_owned());
+    }
     if args.disk.bytes > 0 {
         option("--cache-disk", Some((args.disk.bytes >> 20).to_string()));
         option("--cache-dir", args.disk.folder.as_deref().and_then(Path::to_str).map(str::to_owned));

@@ -28,7 +28,7 @@ pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
         if let Some(ticket) = &args.join {
             join(&args, ticket)?;
         }
-        (cluster::identity(args.cluster.as_deref())?, None)
+        (cluster::identity(args.cluster.as_deref(), net::Role::Stage)?, None)
     };
     let runtime = signals::line_runtime()?;
     let served = runtime.block_on(serve(&args, identity, parent_gone));
@@ -54,6 +54,7 @@ async fn serve(
     let mut end = signals::EndSignals::listen()?;
     let mut options = ListenerOptions::default();
     options.link.shape.clone_from(&args.link);
+    options.relayed = args.relayed;
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
     let address = listener.local_addr();
     let node = Node::start(node_config(args, identity)?);

@@ -44,6 +44,12 @@ pub(crate) enum ClusterAction {
     New,
     /// Say who this machine is and which machines are enrolled
     Show,
+    /// Ask stages, host:port each, whom they are kept for and what they hold; for fronts and observers
+    Look {
+        /// Where they are
+        #[arg(value_name = "ADDR", required = true)]
+        addresses: Vec<String>,
+    },
     /// Wait for one machine and make it a member: prints a ticket for `cluster join` or `stage --join` on that machine
     #[command(after_help = INVITE_EXAMPLES)]
     Invite(InviteFlags),
@@ -70,7 +76,7 @@ pub(crate) struct InviteFlags {
     /// The ticket is good for so long: `600s`
     #[arg(long, default_value = "600s", value_name = "TIME")]
     pub(crate) valid: String,
-    /// Make it this: stage, or front for one more machine that serves
+    /// Make it this: stage, front for one more machine that serves, or observer for one that only looks on
     #[arg(long, default_value = "stage", value_name = "ROLE")]
     pub(crate) role: String,
     /// A name for people, shown by `cluster show` [default: the beginning of its key]
@@ -93,7 +99,7 @@ pub(crate) struct EnrollFlags {
     /// Take the membership that was written for this machine
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sign"])]
     pub(crate) join: Option<PathBuf>,
-    /// Sign it as this: stage, or front for one more machine that serves
+    /// Sign it as this: stage, front for one more machine that serves, or observer for one that only looks on
     #[arg(long, default_value = "stage", value_name = "ROLE")]
     pub(crate) role: String,
     /// A name for people, shown by `cluster show` [default: the request's file name]

@@ -67,6 +67,8 @@ pub(super) struct Core {
     ledgers: Vec<Ledger>,
     watchers: Watchers,
     audience: Audience,
+    /// Whether the machines were let go for good.
+    is_over: bool,
 }
 
 impl Core {
@@ -94,6 +96,7 @@ impl Core {
             ledgers: vec![Ledger::default(); n_stages],
             watchers,
             audience: Audience::default(),
+            is_over: false,
         }
     }
 
@@ -425,6 +428,9 @@ impl Core {
     }
 
     fn command(&self, message: &ToStage) {
+        if self.is_over {
+            return;
+        }
         let route = self.roster.route(message.to);
         if let Some(link) = &self.links[usize::from(route.0)] {
             greeting::tell(link, message);
@@ -434,6 +440,20 @@ impl Core {
     /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
         self.pulse.probing(self.scheduler.probe(Token(0), now).ok(), now);
+    }
+
+    /// Lets all machines go, those first that are reached through others.
+    pub(super) fn release(&mut self) {
+        let generation = self.roster.generation();
+        for to in (0..self.links.len() as u16).rev().map(PeerIndex) {
+            self.command(&ToStage { to, generation, command: Command::Release });
+        }
+        self.is_over = true;
+    }
+
+    /// Whether the machines were let go for good.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Whether no client's request is on the line or waits for it.

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
+use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Purpose};
 use protocol::{Generation, LinkRole, PeerIndex, RowsHello, StageIndex, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
@@ -33,6 +33,9 @@ use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
 use roster::{Muster, RelayPolicy, Roster};
+
+/// How long machines that are let go may take to hear of it: a round trip, and they hear at once.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a front drives its line.
 #[derive(Clone)]
@@ -257,6 +260,16 @@ impl Front {
         self.shared.lock().show_to(onlookers);
     }
 
+    /// Lets the machines go for good, so that they are free for another front at once. Returns when they have heard of it;
+    /// one that does not answer is kept for this front for as long as its lease, as it is when a front dies.
+    pub async fn release(&self) {
+        let mut linked = self.linked.clone();
+        self.shared.with(|core, _| core.release());
+        let gone = linked.wait_for(|linked| !linked.contains(&true));
+        // Whoever has not heard by now will find out by itself.
+        drop(tokio::time::timeout(RELEASE_WITHIN, gone).await);
+    }
+
     /// Which machines the front can speak to, directly or through a neighbour, stages first and then spares; for whoever
     /// restarts those that it cannot.
     #[must_use]
@@ -302,6 +315,10 @@ impl Shared {
 
     fn control_lost(&self, peer: PeerIndex, reason: &str) {
         self.with(|core, now| core.control_lost(peer, reason, now));
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().is_over()
     }
 
     fn unreachable(&self, peer: PeerIndex, reason: Unlinked) {
@@ -351,10 +368,11 @@ async fn dial_work(
         context: plan.context,
     };
     let link = match config.addresses().nth(usize::from(first.0)).ok_or("no such machine")? {
-        StageAddress::Local(node) => control::link_local(config, node).await,
+        StageAddress::Local(node) => control::link_local(config, node, Purpose::Rows).await,
         StageAddress::Remote { address, node } => {
             let address = address.borrow().clone().ok_or("it has no address")?;
-            net::dial(&address, &config.identity, *node, &config.dial)
+            let options = DialOptions { purpose: Purpose::Rows, ..config.dial.clone() };
+            net::dial(&address, &config.identity, *node, &options)
                 .await
                 .map_err(|error| error.to_string())?
         }

@@ -24,8 +24,8 @@ pub(crate) const CONTEXT: u32 = 4096;
 
 /// Null engines; every load is counted.
 pub(crate) struct NullSource {
-    time: CallTime,
-    loads: watch::Sender<u32>,
+    pub(crate) time: CallTime,
+    pub(crate) loads: watch::Sender<u32>,
 }
 
 impl EngineSource for NullSource {
@@ -74,7 +74,8 @@ impl TestStage {
         loads: watch::Receiver<u32>,
         lease: Duration,
     ) -> Self {
-        let listener = Listener::bind("127.0.0.1:0", &identity, ListenerOptions::default()).await.unwrap();
+        let options = ListenerOptions { relayed: true, ..ListenerOptions::default() };
+        let listener = Listener::bind("127.0.0.1:0", &identity, options).await.unwrap();
         let address = listener.local_addr().to_string();
         let node = Node::start(NodeConfig {
             store: None,

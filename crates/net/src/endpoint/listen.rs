@@ -19,9 +19,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{Admit, ListenerOptions, PeerError, judge, socket, turn_away, welcome};
+use super::{ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
-    Identity, IdentityError, Link, PeerInfo,
+    Identity, IdentityError, Link, Membership, PeerInfo, Purpose,
     tls::{self, HandshakeError},
 };
 
@@ -216,12 +216,13 @@ impl Door {
             let within = door.options.handshake_within;
             // A link waits for its turn within the same limit: its peer believes that it is being served.
             let outcome = timeout(within, async {
-                let (carrier, peer) = greet(&door.acceptor, stream, address, &door.options.admit).await?;
+                let (carrier, peer) = greet(&door.acceptor, stream, address, &door.options).await?;
                 let Ok(place) = door.ready.reserve().await else { return Ok(()) };
                 let mut carrier = carrier;
                 welcome(&mut carrier).await?;
                 door.counters.accepted.fetch_add(1, Relaxed);
-                tracing::debug!(%address, node = %peer.node.short(), role = %peer.role, "link accepted");
+                let PeerInfo { node, role, purpose, .. } = &peer;
+                tracing::debug!(%address, node = %node.short(), %role, ?purpose, "link accepted");
                 place.send(Link::over(carrier, peer, &door.options.link));
                 Ok(())
             });
@@ -252,18 +253,30 @@ pub(super) async fn greet(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     address: SocketAddr,
-    admit: &Admit,
+    options: &ListenerOptions,
 ) -> Result<(TlsStream<socket::Socket>, PeerInfo), AcceptError> {
     let stream = socket::prepare(stream).map_err(HandshakeError::from)?;
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
-    tls::check_protocol(carrier.get_ref().1.alpn_protocol())?;
-    match judge(carrier.get_ref().1.peer_certificates(), None, admit) {
-        Ok(peer) => {
-            Ok((carrier, PeerInfo { node: peer.node, role: peer.role, address: address.to_string() }))
+    let purpose = Purpose::agreed(carrier.get_ref().1.alpn_protocol())?;
+    let peer = judge(carrier.get_ref().1.peer_certificates(), None, &options.admit);
+    match peer.and_then(|peer| allow(peer, purpose, options.relayed)) {
+        Ok(Membership { node, role, .. }) => {
+            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }))
         }
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;
             Err(error.into())
         }
     }
+}
+
+/// Whether a member may do what it came for.
+fn allow(peer: Membership, purpose: Purpose, relayed: bool) -> Result<Membership, PeerError> {
+    if !purpose.is_open_to(peer.role) {
+        return Err(PeerError::NotForRole { purpose, role: peer.role, node: peer.node });
+    }
+    if purpose == Purpose::Relay && !relayed {
+        return Err(PeerError::NotRelayed);
+    }
+    Ok(peer)
 }

@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    IdentityError, LinkOptions, Membership, Role, SegmentError, Serial,
+    IdentityError, LinkOptions, Membership, Purpose, Role, SegmentError, Serial,
     link::{HEADER, Header, Segment},
     tls::HandshakeError,
 };
@@ -33,16 +33,19 @@ pub struct ListenerOptions {
     pub max_pending: usize,
     /// How long one handshake may take.
     pub handshake_within: Duration,
+    /// Whether a neighbour may pass on what the front commands. Whoever may do that can command as well.
+    pub relayed: bool,
 }
 
 impl Default for ListenerOptions {
-    /// Every member, 256 handshakes at once, 5 s each.
+    /// Every member, 256 handshakes at once, 5 s each, no neighbour that passes commands on.
     fn default() -> Self {
         Self {
             link: LinkOptions::default(),
             admit: Admit::default(),
             max_pending: 256,
             handshake_within: Duration::from_secs(5),
+            relayed: false,
         }
     }
 }
@@ -52,6 +55,8 @@ impl Default for ListenerOptions {
 pub struct DialOptions {
     /// Of the link.
     pub link: LinkOptions,
+    /// What it is for.
+    pub purpose: Purpose,
     /// Which peers will do.
     pub admit: Admit,
     /// How long name lookup, connection and handshake may take together.
@@ -59,10 +64,11 @@ pub struct DialOptions {
 }
 
 impl Default for DialOptions {
-    /// A stage, within 5 s.
+    /// To command a stage, within 5 s.
     fn default() -> Self {
         Self {
             link: LinkOptions::default(),
+            purpose: Purpose::Control,
             admit: Admit { role: Some(Role::Stage), ..Admit::default() },
             within: Duration::from_secs(5),
         }
@@ -102,6 +108,19 @@ pub enum PeerError {
         /// Whose.
         node: NodeId,
     },
+    /// A member that may not do what it wants to.
+    #[error("a membership as {role} is not for one who wants to {purpose} (node {})", node.short())]
+    NotForRole {
+        /// What it wants.
+        purpose: Purpose,
+        /// The role in the membership.
+        role: Role,
+        /// Whose.
+        node: NodeId,
+    },
+    /// A neighbour that wants to pass commands on, where none may.
+    #[error("no neighbour may pass commands on to this stage: start it with --relayed if its front cannot reach it")]
+    NotRelayed,
     /// A membership that was taken back.
     #[error("the membership {serial} of node {} was revoked", node.short())]
     Revoked {

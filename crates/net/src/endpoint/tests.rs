@@ -19,7 +19,7 @@ use super::{
     listen::greet,
 };
 use crate::{
-    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Role, tls,
+    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Purpose, Role, tls,
 };
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -35,6 +35,10 @@ fn any_role() -> DialOptions {
     DialOptions { admit: Admit::default(), ..DialOptions::default() }
 }
 
+fn wanting(purpose: Purpose) -> DialOptions {
+    DialOptions { purpose, ..any_role() }
+}
+
 /// What each side makes of the other: the accepted peer or why not, and the dialled link or why not.
 async fn meet(
     listening: &Identity,
@@ -45,9 +49,10 @@ async fn meet(
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap().to_string();
     let acceptor = TlsAcceptor::from(tls::server_config(listening).unwrap());
+    let letting_in = ListenerOptions { admit: admit.clone(), ..ListenerOptions::default() };
     let accepting = async {
         let (stream, from) = port.accept().await.unwrap();
-        let (mut carrier, peer) = greet(&acceptor, stream, from, admit).await?;
+        let (mut carrier, peer) = greet(&acceptor, stream, from, &letting_in).await?;
         super::welcome(&mut carrier).await?;
         // The dialling side may still turn this one away.
         let mut rest = Vec::new();
@@ -124,7 +129,7 @@ async fn a_client_without_a_membership_is_refused() {
 async fn a_member_that_asks_for_another_protocol_is_refused() {
     let (front, stage) = cluster();
     for protocols in [vec![], vec![b"h2".to_vec()]] {
-        let mut config = Arc::unwrap_or_clone(tls::client_config(&front).unwrap());
+        let mut config = Arc::unwrap_or_clone(tls::client_config(&front, Purpose::Control).unwrap());
         config.alpn_protocols = protocols;
         let refused = raw_client(&stage, config).await;
         assert!(
@@ -149,7 +154,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
     };
     let server = async {
         let (stream, from) = port.accept().await.unwrap();
-        greet(&acceptor, stream, from, &Admit::default()).await.map(|(_, peer)| peer)
+        greet(&acceptor, stream, from, &ListenerOptions::default()).await.map(|(_, peer)| peer)
     };
     soon(async { tokio::join!(server, client) }).await.0
 }
@@ -169,6 +174,47 @@ async fn a_wrong_role_is_refused_with_the_reason_on_both_sides() {
     let (_, dialled) = meet(&front, &Admit::default(), &stage, &DialOptions::default()).await;
     let wrong = PeerError::WrongRole { expected: Role::Stage, found: Role::Front, node: front.node() };
     assert!(matches!(dialled, Err(DialError::Peer { error, .. }) if error == wrong));
+}
+
+#[tokio::test]
+async fn a_role_may_do_what_it_is_for_and_nothing_else() {
+    let root = ClusterRoot::new().unwrap();
+    let stage = root.issue(Role::Stage, None).unwrap();
+    for (role, allowed) in [
+        (Role::Front, &[Purpose::Control, Purpose::Rows, Purpose::Observe][..]),
+        (Role::Stage, &[Purpose::Rows, Purpose::Relay]),
+        (Role::Observer, &[Purpose::Observe]),
+    ] {
+        let peer = root.issue(role, None).unwrap();
+        for purpose in Purpose::ALL {
+            let options = ListenerOptions { relayed: true, ..ListenerOptions::default() };
+            let mut listener = Listener::bind("127.0.0.1:0", &stage, options).await.unwrap();
+            let address = listener.local_addr().to_string();
+            let options = wanting(purpose);
+            let dialling = dial(&address, &peer, Some(stage.node()), &options);
+            if allowed.contains(&purpose) {
+                let (accepted, dialled) = soon(async { tokio::join!(listener.accept(), dialling) }).await;
+                assert_eq!(accepted.unwrap().peer().purpose, purpose, "{role}");
+                dialled.unwrap();
+                continue;
+            }
+            let error = PeerError::NotForRole { purpose, role, node: peer.node() };
+            let refused = soon(dialling).await.unwrap_err();
+            assert_eq!(refused, DialError::Refused { address, reason: error.to_string() });
+            // There was no link, so nothing was parsed.
+            assert_eq!((listener.stats().accepted, listener.stats().refused), (0, 1), "{role} {purpose:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_neighbour_passes_commands_on_only_where_it_may() {
+    let root = ClusterRoot::new().unwrap();
+    let [stage, neighbour] = [(); 2].map(|()| root.issue(Role::Stage, None).unwrap());
+    let (accepted, dialled) = meet(&stage, &Admit::default(), &neighbour, &wanting(Purpose::Relay)).await;
+    assert_eq!(accepted, Err(AcceptError::Peer(PeerError::NotRelayed)));
+    let Err(DialError::Refused { reason, .. }) = dialled else { panic!("{dialled:?}") };
+    assert!(reason.contains("--relayed"), "{reason}");
 }
 
 #[tokio::test]
@@ -215,7 +261,7 @@ async fn a_revoked_membership_is_refused() {
 #[tokio::test]
 async fn every_connection_proves_itself_anew() {
     let (front, stage) = cluster();
-    let config = tls::client_config(&front).unwrap();
+    let config = tls::client_config(&front, Purpose::Control).unwrap();
     let acceptor = TlsAcceptor::from(tls::server_config(&stage).unwrap());
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for _ in 0..3 {
@@ -228,7 +274,7 @@ async fn every_connection_proves_itself_anew() {
         };
         let server = async {
             let (stream, from) = port.accept().await.unwrap();
-            let (mut carrier, _) = greet(&acceptor, stream, from, &Admit::default()).await.unwrap();
+            let (mut carrier, _) = greet(&acceptor, stream, from, &ListenerOptions::default()).await.unwrap();
             super::welcome(&mut carrier).await.unwrap();
         };
         let ((), kind) = soon(async { tokio::join!(server, client) }).await;
@@ -244,7 +290,7 @@ async fn greeted_with(stage: &Identity, bytes: &[u8]) -> AcceptError {
     client.shutdown().await.unwrap();
     let (stream, from) = port.accept().await.unwrap();
     let acceptor = TlsAcceptor::from(tls::server_config(stage).unwrap());
-    let refused = soon(greet(&acceptor, stream, from, &Admit::default())).await.unwrap_err();
+    let refused = soon(greet(&acceptor, stream, from, &ListenerOptions::default())).await.unwrap_err();
     // The connection is closed, not left open.
     soon(client.read_to_end(&mut Vec::new())).await.ok();
     refused
@@ -261,7 +307,7 @@ async fn plain_http_is_refused() {
 async fn a_handshake_that_breaks_off_anywhere_is_refused() {
     let (front, stage) = cluster();
     let mut client =
-        rustls::ClientConnection::new(tls::client_config(&front).unwrap(), tls::server_name()).unwrap();
+        rustls::ClientConnection::new(tls::client_config(&front, Purpose::Control).unwrap(), tls::server_name()).unwrap();
     let mut hello = Vec::new();
     client.write_tls(&mut hello).unwrap();
     assert!(hello.len() > 100);
@@ -369,7 +415,7 @@ async fn a_killed_peer_is_seen_through_tls() {
     let (front, stage) = cluster();
     let mut listener = Listener::bind("127.0.0.1:0", &stage, ListenerOptions::default()).await.unwrap();
     let stream = TcpStream::connect(listener.local_addr()).await.unwrap();
-    let connector = TlsConnector::from(tls::client_config(&front).unwrap());
+    let connector = TlsConnector::from(tls::client_config(&front, Purpose::Control).unwrap());
     let (accepted, killed) =
         soon(async { tokio::join!(listener.accept(), connector.connect(tls::server_name(), stream)) }).await;
     let (_tx, mut rx) = accepted.unwrap().split();

@@ -31,7 +31,7 @@ use self::{
     memory::Direct,
     pen::{Begin, Pen},
 };
-use crate::{Role, Shape};
+use crate::{Purpose, Role, Shape};
 
 pub use heartbeat::Heartbeat;
 pub use memory::memory_pair;
@@ -76,6 +76,8 @@ pub struct PeerInfo {
     pub node: NodeId,
     /// Its role.
     pub role: Role,
+    /// What the dialling side wants of the other.
+    pub purpose: Purpose,
     /// Where it is, for people.
     pub address: String,
 }

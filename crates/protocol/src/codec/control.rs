@@ -114,7 +114,7 @@ fn put_holding(w: &mut Writer<'_>, v: &Holding) {
     w.flag(v.swa_full);
 }
 
-fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
+pub(super) fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
     w.u32(v.start);
     w.u32(v.end);
 }
@@ -163,7 +163,7 @@ fn get_holding(r: &mut Reader<'_>) -> Result<Holding, DecodeError> {
     })
 }
 
-fn get_layers(r: &mut Reader<'_>, n_layers: u32) -> Result<LayerRange, DecodeError> {
+pub(super) fn get_layers(r: &mut Reader<'_>, n_layers: u32) -> Result<LayerRange, DecodeError> {
     let layers = LayerRange {
         start: r.u32_in("layers.start", 0, n_layers)?,
         end: r.u32_in("layers.end", 0, n_layers)?,

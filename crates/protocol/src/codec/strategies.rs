@@ -9,7 +9,7 @@ use crate::{
     Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType,
     LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
     Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
-    RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront,
+    RowsHello, SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored, Tenant, ToFront,
     ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
@@ -403,14 +403,22 @@ pub(super) fn hello() -> impl Strategy<Value = Hello> {
             LinkRole::Rows(RowsHello { generation, to, model, layer, row_width, row_dtype, context })
         },
     );
-    let role = prop_oneof![peer().prop_map(|peer| LinkRole::Control { peer }), rows];
+    let control = (peer(), any::<[u8; 32]>())
+        .prop_map(|(peer, front)| LinkRole::Control { peer, front: NodeId(front) });
+    let role = prop_oneof![control, rows, Just(LinkRole::Observe)];
     (text(), role).prop_map(|(build, role)| Hello { version: PROTOCOL_VERSION, build, role })
+}
+
+fn tenant() -> impl Strategy<Value = Tenant> {
+    (any::<[u8; 32]>(), option::of(any::<u32>()))
+        .prop_map(|(front, left_ms)| Tenant { front: NodeId(front), left_ms })
 }
 
 pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
     let reason = prop_oneof![
         any::<(u16, u16)>().prop_map(|(ours, theirs)| RefuseReason::Version { ours, theirs }),
-        Just(RefuseReason::Busy),
+        tenant().prop_map(|tenant| RefuseReason::Kept { tenant }),
+        Just(RefuseReason::OtherPurpose),
         generation().prop_map(|generation| RefuseReason::NotAssigned { generation }),
         Just(RefuseReason::WrongPeer),
         (text(), text(), text()).prop_map(|(field, ours, theirs)| RefuseReason::Mismatch {
@@ -419,5 +427,15 @@ pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
             theirs
         }),
     ];
-    prop_oneof![text().prop_map(|build| HelloReply::Accept { build }), reason.prop_map(HelloReply::Refuse)]
+    let seen = (text(), option::of(tenant()), option::of(layers()), any::<bool>()).prop_map(
+        |(build, tenant, layers, works)| {
+            let layers = layers.map(|(_, layers)| layers);
+            HelloReply::Seen(Sight { build, tenant, layers, works })
+        },
+    );
+    prop_oneof![
+        text().prop_map(|build| HelloReply::Accept { build }),
+        reason.prop_map(HelloReply::Refuse),
+        seen
+    ]
 }
