@@ -4,9 +4,9 @@ import os
 import re
 import signal
 
-from machines import Cluster, stage
+from machines import Cluster, Invitation, stage
 
-from paceline import SMOLLM2, Serve, complaint, free_port, run
+from paceline import SMOLLM2, Serve, complaint, environment, free_port, run
 
 
 def front(member, port):
@@ -60,3 +60,40 @@ def test_a_machine_does_only_what_it_was_enrolled_for(tmp_path):
         refused = complaint(seen(second, port), 1)
         assert "a membership as stage is not for one who wants to observe" in refused
         process.wait_line(r"connection refused.*127\.0\.0\.1:\d+.*wants to observe|wants to observe.*", 10)
+
+
+def test_a_member_that_is_let_go_loses_its_links_and_nothing_is_restarted(tmp_path):
+    cluster, ports = Cluster(tmp_path), [free_port(), free_port()]
+    one, two = (cluster.enroll(name) for name in ("one", "two"))
+    stages = [word for port in ports for word in ("--stage", f"127.0.0.1:{port}")]
+    models = ("--models", SMOLLM2.parent)
+    with stage(one, ports[0], *models) as first, stage(two, ports[1], *models) as second:
+        with Serve(SMOLLM2, "--front-only", *stages, "--cluster", cluster.front, "--threads", 1) as serve:
+            serve.wait_ready()
+            # The one that stays is told; the front hears of it, and the one that goes.
+            told = run("cluster", "revoke", "two", "--tell", f"127.0.0.1:{ports[0]}", "--dir", tmp_path / "front")
+            assert told.returncode == 0 and "knows" in told.stderr + told.stdout, told
+            serve.wait_reason("let")
+            first.wait_line("root has let members go", 10)
+            assert "LET GO" in run("cluster", "show", "--dir", tmp_path / "front").stdout
+            # Not after a restart either, of whichever side.
+            second.stop()
+            first.stop()
+            with stage(one, ports[0], *models), stage(two, ports[1], *models):
+                serve.wait_reason("let node [0-9a-f]+ go")
+            # A new key in the same place is another member.
+            anew = cluster.enroll("two-anew")
+            with stage(one, ports[0], *models), stage(anew, ports[1], *models):
+                serve.wait_ready()
+                assert serve.text("The capital of France is", 1) == " Paris"
+    assert (one.parent / "notice").exists()
+    assert "no member is called" in complaint(run("cluster", "revoke", "nobody", "--dir", tmp_path / "front"), 1)
+
+
+def test_a_ticket_is_taken_back_from_anywhere(tmp_path):
+    cluster = Cluster(tmp_path)
+    with Invitation(cluster) as invitation:
+        assert run("cluster", "revoke", invitation.ticket, env=environment(config=tmp_path / "x")).returncode == 0
+        assert invitation.wait(10) == 1
+        joining = run("cluster", "join", invitation.ticket, env=environment(config=tmp_path / "third"))
+        assert "cannot reach the invitation" in complaint(joining, 1)

@@ -15,7 +15,7 @@ pub(crate) fn look(dir: &Path, addresses: &[String]) -> anyhow::Result<()> {
     let mut silent = Vec::new();
     signals::http_runtime()?.block_on(async {
         for address in addresses {
-            match line::observe(address, &identity, &build).await {
+            match line::observe(address, &identity, &build, None).await {
                 Ok((node, sight)) => {
                     writeln!(std::io::stdout(), "{address} stage {}: {}", node.short(), words(&sight))?;
                 }

@@ -30,7 +30,7 @@ use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
-use crate::{cluster, disk, draft, pooling, signals};
+use crate::{cluster, disk, draft, pooling, revoke, signals};
 
 /// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
 /// the start, and few conversations are longer.
@@ -104,6 +104,8 @@ impl Outset {
             }
             Place::Machines { .. } => {
                 let front = cluster::identity(args.cluster.as_deref(), Role::Front)?;
+                let file = cluster::notice_file(args.cluster.as_deref())?;
+                runtime.spawn(revoke::keep(front.clone(), file));
                 Ok(Self { program, runtime, front, children: Vec::new() })
             }
         }
@@ -497,6 +499,9 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     let mut list: Vec<String> =
         ["--child", "--listen", "127.0.0.1:0", "--threads"].map(str::to_owned).to_vec();
     list.push(threads.to_string());
+    if args.relay {
+        list.push("--relayed".to_owned());
+    }
     let mut option = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             list.extend([name.to_owned(), value]);
@@ -505,9 +510,6 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     option("--gpu-layers", args.gpu_layers.map(|n| n.to_string()));
     option("--device", args.device.clone());
     option("--link", args.link.as_ref().map(ToString::to_string));
-    if args.relay {
-        list.push("--relayed".to_owned());
-    }
     if args.disk.bytes > 0 {
         option("--cache-disk", Some((args.disk.bytes >> 20).to_string()));
         option("--cache-dir", args.disk.folder.as_deref().and_then(Path::to_str).map(str::to_owned));

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, disk, invite, logging, signals};
+use crate::{cluster, disk, invite, logging, revoke, signals};
 
 /// An identity is a few kilobytes; a parent that sends more is not one of ours.
 const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
@@ -57,6 +57,10 @@ async fn serve(
     options.relayed = args.relayed;
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
     let address = listener.local_addr();
+    if !args.child {
+        let file = cluster::notice_file(args.cluster.as_deref())?;
+        tokio::spawn(revoke::keep(identity.clone(), file));
+    }
     let node = Node::start(node_config(args, identity)?);
     if args.child {
         // The front waits for this line; if it is gone, so is this process soon.

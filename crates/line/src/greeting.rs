@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use net::{DialOptions, Identity, Link, LinkError, LinkReceiver, LinkSender, Purpose, SendError};
+use net::{DialOptions, Identity, Link, LinkError, LinkReceiver, LinkSender, Notice, Purpose, SendError};
 use protocol::{
     DecodeError, Hello, HelloReply, LinkRole, NodeId, PROTOCOL_VERSION, RefuseReason, Sight, Wire,
 };
@@ -122,7 +122,8 @@ pub enum ObserveError {
     },
 }
 
-/// Asks the stage at `address` (`host:port`) how it is; for fronts and observers.
+/// Asks the stage at `address` (`host:port`) how it is; for fronts and observers. What the cluster's root has said may be
+/// brought along: the stage heeds it, and tells its front, which tells the other stages.
 ///
 /// # Errors
 /// If it cannot be reached, or refuses.
@@ -130,11 +131,14 @@ pub async fn observe(
     address: &str,
     identity: &Identity,
     build: &str,
+    notice: Option<&Notice>,
 ) -> Result<(NodeId, Sight), ObserveError> {
+    let notice = notice.map(|notice| notice.bytes().clone()).unwrap_or_default();
     let options = DialOptions { purpose: Purpose::Observe, ..DialOptions::default() };
     let failed = |reason: String| ObserveError::Link { address: address.to_owned(), reason };
     let (sender, mut receiver) = net::dial(address, identity, None, &options).await?.split();
-    let hello = Hello { version: PROTOCOL_VERSION, build: build.to_owned(), role: LinkRole::Observe };
+    let hello =
+        Hello { version: PROTOCOL_VERSION, build: build.to_owned(), role: LinkRole::Observe { notice } };
     send(&sender, &hello).map_err(|error| failed(error.to_string()))?;
     let answer = tokio::time::timeout(HELLO_WITHIN, receiver.recv())
         .await

@@ -18,8 +18,11 @@ pub use endpoint::{
     AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats,
     PeerError, dial,
 };
-pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
-pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join};
+pub use identity::{
+    ClusterRoot, Identity, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, Serial,
+    enroll_request,
+};
+pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join, take_back};
 pub use link::{
     Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Received,
     SegmentError, SendError, memory_pair,

@@ -1,7 +1,7 @@
 //! TLS as the links use it: version 1.3 only, both sides prove a membership of the same cluster, nothing is resumed.
 //!
 //! Owns: the configurations, the check against the pinned root, and the words for what went wrong in a handshake.
-//! Does not know: sockets, roles that are wanted, revoked serials (`endpoint` judges those once the handshake is done).
+//! Does not know: sockets, roles that are wanted, who was let go (`endpoint` judges those once the handshake is done).
 
 use std::{io, sync::Arc};
 
@@ -141,7 +141,10 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Id
 }
 
 /// For the side that dials.
-pub(crate) fn client_config(identity: &Identity, purpose: Purpose) -> Result<Arc<ClientConfig>, IdentityError> {
+pub(crate) fn client_config(
+    identity: &Identity,
+    purpose: Purpose,
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let provider = provider();
     let verifier =
         ClusterVerifier { trust: Trust::Root(roots(identity.root())?), provider: provider.clone() };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use crate::{Generation, LayerRange, ModelId, NodeId, PeerIndex, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
@@ -30,8 +32,11 @@ pub enum LinkRole {
     },
     /// Work frames, towards the tail.
     Rows(RowsHello),
-    /// A [`crate::Sight`] as the answer; the link then ends.
-    Observe,
+    /// A [`Sight`] as the answer; the link then ends.
+    Observe {
+        /// What the cluster's root says of its members, to be heeded first; empty for nothing.
+        notice: Bytes,
+    },
 }
 
 /// What the sender of rows believes; every difference is refused.
@@ -78,6 +83,8 @@ pub struct Sight {
     pub layers: Option<LayerRange>,
     /// Whether it computes them for a line.
     pub works: bool,
+    /// The number of the latest notice that it has heard of; 0 for none.
+    pub notice: u64,
 }
 
 /// Whom a stage is kept for.
@@ -116,6 +123,12 @@ pub enum RefuseReason {
         /// For whom, and how long.
         tenant: Tenant,
     },
+    /// A neighbour passes on commands of a front that is no member any more.
+    #[error("the cluster's root has let that front go")]
+    LetGo,
+    /// A notice that the cluster's root has not signed.
+    #[error("the notice was not signed by the root of this stage's cluster")]
+    NotHeeded,
     /// The link was asked for with another purpose in its handshake than its first message has.
     #[error("the link was opened for something else")]
     OtherPurpose,

@@ -27,6 +27,15 @@ Examples:
 
 The ticket is a secret: whoever shows it first becomes a member. It is good once, and only while this command runs.";
 
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  paceline cluster revoke second --tell 10.0.0.3:7411
+                                                    nobody speaks to `second` any more: its links end, no new one is made
+  paceline cluster revoke paceline-join:…           the ticket is worth nothing; needs no root key
+
+Run it where the root key is. Any stage of a line that is told tells the others and the front, and all remember it. One
+that is away hears of it when it is back on its line. Where a front is let go, tell each of its stages.";
+
 /// What to do with the cluster.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterFlags {
@@ -44,6 +53,16 @@ pub(crate) enum ClusterAction {
     New,
     /// Say who this machine is and which machines are enrolled
     Show,
+    /// Let a member go, or take back a ticket that nobody has used
+    #[command(after_help = REVOKE_EXAMPLES)]
+    Revoke {
+        /// The member's name, as `cluster show` has it, or the ticket
+        #[arg(value_name = "NAME|TICKET")]
+        what: String,
+        /// Tell this stage, host:port, which tells its whole line; repeatable
+        #[arg(long, value_name = "ADDR")]
+        tell: Vec<String>,
+    },
     /// Ask stages, host:port each, whom they are kept for and what they hold; for fronts and observers
     Look {
         /// Where they are

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use net::LinkSender;
 use protocol::{
     Command, FaultKind, Generation, Hint, PeerIndex, Report, StageIndex, StageState, ToFront, ToStage, Token,
@@ -226,6 +227,7 @@ impl Core {
             Report::State(_)
             | Report::Prompt(_)
             | Report::Counters(_)
+            | Report::Notice(_)
             | Report::Closed(_)
             | Report::Stored(_)
             | Report::Fault(_) => {}
@@ -440,6 +442,14 @@ impl Core {
     /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
         self.pulse.probing(self.scheduler.probe(Token(0), now).ok(), now);
+    }
+
+    /// Passes on what the cluster's root says, to one machine or to all.
+    pub(super) fn tell_notice(&self, to: Option<PeerIndex>, notice: &Bytes) {
+        let generation = self.roster.generation();
+        for to in to.map_or(0..self.links.len() as u16, |to| to.0..to.0 + 1).map(PeerIndex) {
+            self.command(&ToStage { to, generation, command: Command::Notice(notice.clone()) });
+        }
     }
 
     /// Lets all machines go, those first that are reached through others.

@@ -14,8 +14,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Purpose};
-use protocol::{Generation, LinkRole, PeerIndex, RowsHello, StageIndex, ToFront};
+use bytes::Bytes;
+use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Notice, Purpose};
+use protocol::{Generation, LinkRole, PeerIndex, Report, RowsHello, StageIndex, StageState, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
 use stage::Engine;
@@ -145,7 +146,10 @@ impl Front {
                 deadline_moved: Notify::new(),
             }
         });
-        let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
+        let mut tasks = vec![
+            Task::spawn(keep_time(Arc::downgrade(&shared))),
+            Task::spawn(spread(Arc::downgrade(&shared), config.identity.notices())),
+        ];
         if let Some(store) = config.store.clone() {
             let prompts = Arc::new(Prompts::new(store, &config.plan));
             tasks.push(Task::spawn(recall(Arc::downgrade(&shared), prompts)));
@@ -326,7 +330,32 @@ impl Shared {
     }
 
     fn report(&self, link: PeerIndex, message: ToFront) {
-        self.with(|core, now| core.report(link, message, now));
+        let from = message.from;
+        match &message.report {
+            Report::Notice(notice) => self.heed(notice),
+            report => {
+                let is_new = matches!(report, Report::State(StageState::Idle { .. }));
+                self.with(|core, now| core.report(link, message, now));
+                if is_new {
+                    self.tell_notice(Some(from));
+                }
+            }
+        }
+    }
+
+    /// What the cluster's root says is its own proof, whoever brings it.
+    fn heed(&self, notice: &Bytes) {
+        if let Err(error) = self.config.identity.heed(notice) {
+            tracing::warn!("a stage brought something else than a notice of the cluster's root: {error}");
+        }
+    }
+
+    /// Passes on what the cluster's root has said, if it has said anything, to one machine or to all.
+    fn tell_notice(&self, to: Option<PeerIndex>) {
+        let latest = self.config.identity.notices().borrow().clone();
+        if let Some(notice) = latest {
+            self.with(|core, _| core.tell_notice(to, notice.bytes()));
+        }
     }
 }
 
@@ -372,9 +401,7 @@ async fn dial_work(
         StageAddress::Remote { address, node } => {
             let address = address.borrow().clone().ok_or("it has no address")?;
             let options = DialOptions { purpose: Purpose::Rows, ..config.dial.clone() };
-            net::dial(&address, &config.identity, *node, &options)
-                .await
-                .map_err(|error| error.to_string())?
+            net::dial(&address, &config.identity, *node, &options).await.map_err(|error| error.to_string())?
         }
     };
     greet(link, LinkRole::Rows(hello), &config.build).await.map_err(|error: GreetError| error.to_string())
@@ -387,6 +414,14 @@ async fn recall(front: Weak<Shared>, prompts: Arc<Prompts>) {
     let known = tokio::task::spawn_blocking(move || reader.recall()).await.unwrap_or_default();
     if let Some(shared) = front.upgrade() {
         shared.with(|core, _| core.remember(prompts, known));
+    }
+}
+
+/// Tells all machines whatever the cluster's root says from now on.
+async fn spread(front: Weak<Shared>, mut notices: watch::Receiver<Option<Notice>>) {
+    while notices.changed().await.is_ok() {
+        let Some(shared) = front.upgrade() else { return };
+        shared.tell_notice(None);
     }
 }
 

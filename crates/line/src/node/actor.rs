@@ -69,10 +69,17 @@ impl Actor {
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
+        let mut notices = self.config.identity.notices();
         loop {
             let ends = self.lease.ends();
             let event = tokio::select! {
                 event = inbox.recv() => event,
+                // The identity, which sends them, lives as long as the node.
+                Ok(()) = notices.changed() => {
+                    self.noticed();
+                    self.rest();
+                    continue;
+                }
                 () = async { tokio::time::sleep_until(ends.unwrap_or_else(Instant::now)).await }, if ends.is_some() => {
                     self.lease.expire(Instant::now());
                     self.rest();
@@ -125,9 +132,31 @@ impl Actor {
         }
     }
 
+    /// The cluster's root has let members go: the node is not kept for one of them.
+    fn noticed(&mut self) {
+        self.tell_notice();
+        let tenant = self.lease.tenant(Instant::now());
+        if tenant.is_some_and(|tenant| self.config.identity.has_let_go(tenant.front)) {
+            const REASON: &str = "the cluster's root has let the front go";
+            if let Some(control) = self.control.take() {
+                control.sender.close(REASON);
+            }
+            self.leave(REASON);
+            self.lease.release(Instant::now());
+        }
+    }
+
+    /// Tells the front what the cluster's root has said, if it has said anything.
+    fn tell_notice(&self) {
+        let latest = self.config.identity.notices().borrow().clone();
+        if let Some(notice) = latest {
+            self.report(Report::Notice(notice.bytes().clone()));
+        }
+    }
+
     /// Frees an engine that is kept for nobody; one that is still loading or finishing, when it rests.
     fn rest(&mut self) {
-        if !self.lease.is_held() && self.engine.is_resting() {
+        if !self.lease.keeps() && self.engine.is_resting() {
             tracing::info!("no front needs the model; its memory is freed");
             self.engine.free(&self.events);
         }
@@ -161,13 +190,20 @@ impl Actor {
                 let rows = rows.clone();
                 self.take_rows(greeted, rows);
             }
-            LinkRole::Observe => show(&greeted.sender, self.sight()),
+            LinkRole::Observe { notice } if notice.is_empty() => show(&greeted.sender, self.sight()),
+            LinkRole::Observe { notice } => match self.config.identity.heed(notice) {
+                Ok(_) => show(&greeted.sender, self.sight()),
+                Err(_) => refuse(&greeted.sender, RefuseReason::NotHeeded),
+            },
         }
     }
 
     /// A front, or a neighbour that relays, wants this stage.
     fn take_control(&mut self, peer: PeerIndex, front: NodeId, greeted: Greeted) {
         let Greeted { sender, mut receiver, .. } = greeted;
+        if self.config.identity.has_let_go(front) {
+            return refuse(&sender, RefuseReason::LetGo);
+        }
         let itself = sender.peer().purpose == Purpose::Control;
         if let Err(tenant) = self.lease.take(front, itself, Instant::now()) {
             return refuse(&sender, RefuseReason::Kept { tenant });
@@ -195,6 +231,7 @@ impl Actor {
         });
         self.control = Some(Control { number, peer, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
+        self.tell_notice();
     }
 
     fn command(&mut self, link: u64, message: ToStage) {
@@ -211,9 +248,17 @@ impl Actor {
                 tracing::info!(layers = %holding.layers, "stands by");
                 self.standby = Some(Standby { holding, told: false });
             }
+            Command::Notice(notice) => {
+                // A front that says something else is no reason to stop working for it.
+                if let Err(error) = self.config.identity.heed(&notice) {
+                    tracing::warn!(
+                        "the front brought something else than a notice of the cluster's root: {error}"
+                    );
+                }
+            }
             Command::Release => {
                 self.leave("the front released the stage");
-                self.lease.release();
+                self.lease.release(Instant::now());
                 if let Some(control) = self.control.take() {
                     control.sender.close("released");
                 }
@@ -431,6 +476,7 @@ impl Actor {
             tenant: self.lease.tenant(Instant::now()),
             layers: self.wanted().map(|holding| holding.layers),
             works: self.engine.handle().is_some(),
+            notice: self.config.identity.notices().borrow().as_ref().map_or(0, net::Notice::number),
         }
     }
 
@@ -467,7 +513,7 @@ fn fits(peer: &PeerInfo, role: &LinkRole) -> bool {
         (Purpose::Control, LinkRole::Control { front, .. }) => peer.node == *front,
         (Purpose::Relay, LinkRole::Control { .. })
         | (Purpose::Rows, LinkRole::Rows(_))
-        | (Purpose::Observe, LinkRole::Observe) => true,
+        | (Purpose::Observe, LinkRole::Observe { .. }) => true,
         _ => false,
     }
 }

@@ -129,7 +129,9 @@ const fn is_final(reason: &RefuseReason) -> bool {
         RefuseReason::Version { .. }
         | RefuseReason::WrongPeer
         | RefuseReason::Mismatch { .. }
-        | RefuseReason::OtherPurpose => true,
+        | RefuseReason::OtherPurpose
+        | RefuseReason::LetGo
+        | RefuseReason::NotHeeded => true,
         RefuseReason::Kept { .. } | RefuseReason::NotAssigned { .. } => false,
     }
 }

@@ -1,5 +1,5 @@
 //! For whom a node is kept: for one front while its link lives, and for the same front a while longer, in which it may
-//! come back and nobody else is taken. Pure: the time is an argument.
+//! come back and nobody else is taken. What the node has loaded is kept as long, and also for a front that let it go. Pure: the time is an argument.
 //!
 //! Does not know what is kept, or how a front proves who it is.
 
@@ -14,6 +14,8 @@ pub(super) struct Lease {
     /// How long the node is kept for a front that is gone.
     length: Duration,
     holder: Option<Holder>,
+    /// Until when what was loaded is kept for whoever comes; none while somebody holds the lease.
+    idle_until: Option<Instant>,
 }
 
 /// Whom the node is kept for.
@@ -28,7 +30,7 @@ struct Holder {
 
 impl Lease {
     pub(super) const fn new(length: Duration) -> Self {
-        Self { length, holder: None }
+        Self { length, holder: None, idle_until: None }
     }
 
     /// A front wants to command the node, itself or through a neighbour. The link then holds the lease.
@@ -48,6 +50,7 @@ impl Lease {
             }
         }
         self.holder = Some(Holder { front, itself, until: None });
+        self.idle_until = None;
         Ok(())
     }
 
@@ -58,24 +61,26 @@ impl Lease {
         }
     }
 
-    /// The holder does not need the node any more.
-    pub(super) fn release(&mut self) {
+    /// The holder does not need the node any more, or may not have it.
+    pub(super) fn release(&mut self, now: Instant) {
         self.holder = None;
+        self.idle_until = Some(now + self.length);
     }
 
-    /// Whether the node is kept for anybody.
-    pub(super) const fn is_held(&self) -> bool {
-        self.holder.is_some()
+    /// Whether what the node has loaded may be needed.
+    pub(super) const fn keeps(&self) -> bool {
+        self.holder.is_some() || self.idle_until.is_some()
     }
 
     /// When it ends by itself; none while nobody is away.
     pub(super) fn ends(&self) -> Option<Instant> {
-        self.holder.and_then(|holder| holder.until)
+        self.holder.map_or(self.idle_until, |holder| holder.until)
     }
 
     /// Lets go of a holder that has been away for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         self.holder.take_if(|holder| holder.until.is_some_and(|until| until <= now));
+        self.idle_until.take_if(|until| *until <= now);
     }
 
     /// Whom the node is kept for, to be told to others.
@@ -87,7 +92,10 @@ impl Lease {
 impl Holder {
     fn tenant(&self, now: Instant) -> Tenant {
         let left = self.until.map(|until| until.saturating_duration_since(now));
-        Tenant { front: self.front, left_ms: left.map(|left| left.as_millis().try_into().unwrap_or(u32::MAX)) }
+        Tenant {
+            front: self.front,
+            left_ms: left.map(|left| left.as_millis().try_into().unwrap_or(u32::MAX)),
+        }
     }
 }
 
@@ -108,7 +116,11 @@ mod tests {
         let (mut lease, start) = (Lease::new(LENGTH), Instant::now());
         lease.take(A, true, start).unwrap();
         let linked = Tenant { front: A, left_ms: None };
-        assert_eq!(lease.take(B, true, after(start, 1000)), Err(linked), "no lease ends while its link lives");
+        assert_eq!(
+            lease.take(B, true, after(start, 1000)),
+            Err(linked),
+            "no lease ends while its link lives"
+        );
         lease.unlinked(after(start, 1000));
         let gone = Tenant { front: A, left_ms: Some(4000) };
         assert_eq!(lease.take(B, true, after(start, 1006)), Err(gone));
@@ -128,13 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn a_front_that_lets_go_leaves_no_lease() {
+    fn a_front_that_lets_go_makes_room_at_once_and_what_is_loaded_stays_a_while() {
         let (mut lease, start) = (Lease::new(LENGTH), Instant::now());
         lease.take(A, true, start).unwrap();
-        lease.release();
+        lease.release(start);
         lease.unlinked(start);
-        assert!(!lease.is_held());
+        assert_eq!((lease.tenant(start), lease.keeps(), lease.ends()), (None, true, Some(after(start, 10))));
         lease.take(B, true, start).unwrap();
+        assert_eq!(lease.ends(), None);
+        lease.release(start);
+        lease.expire(after(start, 10));
+        assert!(!lease.keeps());
     }
 
     #[test]

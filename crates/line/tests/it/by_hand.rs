@@ -30,7 +30,7 @@ pub(crate) async fn say(stage: &TestStage, identity: &Identity, hello: &Hello) -
         LinkRole::Control { front, .. } if front == identity.node() => Purpose::Control,
         LinkRole::Control { .. } => Purpose::Relay,
         LinkRole::Rows(_) => Purpose::Rows,
-        LinkRole::Observe => Purpose::Observe,
+        LinkRole::Observe { .. } => Purpose::Observe,
     };
     say_for(stage, identity, purpose, hello).await
 }

@@ -55,7 +55,8 @@ async fn another_version_is_refused() {
     let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
     let theirs = PROTOCOL_VERSION + 1;
     let reason = RefuseReason::Version { ours: PROTOCOL_VERSION, theirs };
-    refused(&stage, &cluster.fronts[0], Hello { version: theirs, ..control(0, &cluster.fronts[0]) }, reason).await;
+    refused(&stage, &cluster.fronts[0], Hello { version: theirs, ..control(0, &cluster.fronts[0]) }, reason)
+        .await;
 }
 
 #[tokio::test]
@@ -119,7 +120,7 @@ async fn an_observer_sees_whom_a_stage_is_kept_for_and_what_it_holds() {
     let [front, _] = &cluster.fronts;
     let [before, tail, _] = &cluster.stages;
     let stage = TestStage::start(tail.clone(), CallTime::default()).await;
-    let see = async || line::observe(&stage.address, &cluster.observer, "test").await.unwrap();
+    let see = async || line::observe(&stage.address, &cluster.observer, "test", None).await.unwrap();
     let (node, sight) = see().await;
     assert_eq!((node, sight.tenant, sight.layers, sight.works), (tail.node(), None, None, false));
     let _control = assign(&stage, front, tail_of_two(before.node())).await;

@@ -56,6 +56,7 @@ fn dial_options() -> DialOptions {
 /// One stage that listens on a port of its own.
 pub(crate) struct TestStage {
     pub(crate) node: Node,
+    pub(crate) identity: Identity,
     pub(crate) address: String,
     pub(crate) loads: watch::Receiver<u32>,
     serving: JoinHandle<()>,
@@ -79,7 +80,7 @@ impl TestStage {
         let address = listener.local_addr().to_string();
         let node = Node::start(NodeConfig {
             store: None,
-            identity,
+            identity: identity.clone(),
             source,
             build: "test".into(),
             dial: dial_options(),
@@ -88,7 +89,7 @@ impl TestStage {
         });
         let server = node.clone();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
-        Self { node, address, loads, serving }
+        Self { node, identity, address, loads, serving }
     }
 
     /// Ends the stage as if its process had been killed.

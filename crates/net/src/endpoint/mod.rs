@@ -7,14 +7,14 @@ mod dial;
 mod listen;
 mod socket;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use protocol::{NodeId, limits::MAX_TEXT};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    IdentityError, LinkOptions, Membership, Purpose, Role, SegmentError, Serial,
+    Identity, IdentityError, LinkOptions, Membership, Purpose, Role, SegmentError,
     link::{HEADER, Header, Segment},
     tls::HandshakeError,
 };
@@ -69,7 +69,7 @@ impl Default for DialOptions {
         Self {
             link: LinkOptions::default(),
             purpose: Purpose::Control,
-            admit: Admit { role: Some(Role::Stage), ..Admit::default() },
+            admit: Admit { role: Some(Role::Stage) },
             within: Duration::from_secs(5),
         }
     }
@@ -80,8 +80,6 @@ impl Default for DialOptions {
 pub struct Admit {
     /// Only this role; `None` for any.
     pub role: Option<Role>,
-    /// Not these memberships.
-    pub revoked: BTreeSet<Serial>,
 }
 
 /// Why a member of the cluster is not let in.
@@ -119,13 +117,13 @@ pub enum PeerError {
         node: NodeId,
     },
     /// A neighbour that wants to pass commands on, where none may.
-    #[error("no neighbour may pass commands on to this stage: start it with --relayed if its front cannot reach it")]
+    #[error(
+        "no neighbour may pass commands on to this stage: start it with --relayed if its front cannot reach it"
+    )]
     NotRelayed,
-    /// A membership that was taken back.
-    #[error("the membership {serial} of node {} was revoked", node.short())]
-    Revoked {
-        /// Which membership.
-        serial: Serial,
+    /// A member that the cluster's root has let go.
+    #[error("the cluster's root has let node {} go: enrol the machine anew, with a new key", node.short())]
+    LetGo {
         /// Whose.
         node: NodeId,
     },
@@ -136,6 +134,7 @@ fn judge(
     certs: Option<&[CertificateDer<'_>]>,
     expect: Option<NodeId>,
     admit: &Admit,
+    identity: &Identity,
 ) -> Result<Membership, PeerError> {
     // TLS asked for a certificate and checked it, so that there is one.
     let cert = certs.and_then(<[_]>::first).map_or(&[][..], |cert| cert.as_ref());
@@ -150,8 +149,8 @@ fn judge(
     {
         return Err(PeerError::WrongRole { expected, found: peer.role, node: peer.node });
     }
-    if admit.revoked.contains(&peer.serial) {
-        return Err(PeerError::Revoked { serial: peer.serial, node: peer.node });
+    if identity.has_let_go(peer.node) {
+        return Err(PeerError::LetGo { node: peer.node });
     }
     Ok(peer)
 }

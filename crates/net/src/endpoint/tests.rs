@@ -16,10 +16,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{
     AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, PeerError, dial,
-    listen::greet,
+    listen::{Keeper, greet},
 };
 use crate::{
-    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Purpose, Role, tls,
+    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Purpose, Role,
+    tls,
 };
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -29,6 +30,14 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 fn cluster() -> (Identity, Identity) {
     let (front, mut stages) = Identity::ephemeral_cluster(1).unwrap();
     (front, stages.remove(0))
+}
+
+fn keeper(identity: &Identity, admit: Admit) -> Keeper {
+    Keeper {
+        acceptor: TlsAcceptor::from(tls::server_config(identity).unwrap()),
+        identity: identity.clone(),
+        options: ListenerOptions { admit, ..ListenerOptions::default() },
+    }
 }
 
 fn any_role() -> DialOptions {
@@ -48,11 +57,10 @@ async fn meet(
 ) -> (Result<PeerInfo, AcceptError>, Result<PeerInfo, DialError>) {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap().to_string();
-    let acceptor = TlsAcceptor::from(tls::server_config(listening).unwrap());
-    let letting_in = ListenerOptions { admit: admit.clone(), ..ListenerOptions::default() };
+    let keeper = keeper(listening, admit.clone());
     let accepting = async {
         let (stream, from) = port.accept().await.unwrap();
-        let (mut carrier, peer) = greet(&acceptor, stream, from, &letting_in).await?;
+        let (mut carrier, peer) = greet(&keeper, stream, from).await?;
         super::welcome(&mut carrier).await?;
         // The dialling side may still turn this one away.
         let mut rest = Vec::new();
@@ -143,7 +151,7 @@ async fn a_member_that_asks_for_another_protocol_is_refused() {
 async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<PeerInfo, AcceptError> {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(stage).unwrap());
+    let keeper = keeper(stage, Admit::default());
     let client = async {
         let stream = TcpStream::connect(address).await.unwrap();
         if let Ok(mut carrier) =
@@ -154,7 +162,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
     };
     let server = async {
         let (stream, from) = port.accept().await.unwrap();
-        greet(&acceptor, stream, from, &ListenerOptions::default()).await.map(|(_, peer)| peer)
+        greet(&keeper, stream, from).await.map(|(_, peer)| peer)
     };
     soon(async { tokio::join!(server, client) }).await.0
 }
@@ -162,7 +170,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
 #[tokio::test]
 async fn a_wrong_role_is_refused_with_the_reason_on_both_sides() {
     let (front, stage) = cluster();
-    let only_fronts = Admit { role: Some(Role::Front), ..Admit::default() };
+    let only_fronts = Admit { role: Some(Role::Front) };
     let (accepted, dialled) = meet(&stage, &only_fronts, &stage, &any_role()).await;
     let wrong = PeerError::WrongRole { expected: Role::Front, found: Role::Stage, node: stage.node() };
     assert_eq!(accepted, Err(AcceptError::Peer(wrong.clone())));
@@ -249,20 +257,35 @@ async fn an_expired_membership_is_refused_on_either_side() {
 }
 
 #[tokio::test]
-async fn a_revoked_membership_is_refused() {
-    let (front, stage) = cluster();
-    let serial = front.membership().serial;
-    let admit = Admit { revoked: [serial].into(), ..Admit::default() };
-    let (accepted, dialled) = meet(&stage, &admit, &front, &any_role()).await;
-    assert_eq!(accepted, Err(AcceptError::Peer(PeerError::Revoked { serial, node: front.node() })));
-    assert!(matches!(dialled, Err(DialError::Refused { .. })));
+async fn a_member_that_was_let_go_is_refused_on_either_side_and_its_links_end() {
+    let root = ClusterRoot::new().unwrap();
+    let [front, other] = [(); 2].map(|()| root.issue(Role::Front, None).unwrap());
+    let stage = root.issue(Role::Stage, None).unwrap();
+    let (_listener, accepted, _dialled) = connected(&stage, &front, ListenerOptions::default()).await;
+    let (_other_listener, kept, _other) = connected(&stage, &other, ListenerOptions::default()).await;
+    let notice = root.notice(1, [front.node()].into()).unwrap();
+    assert_eq!(stage.heed(notice.bytes()), Ok(true));
+    let (_tx, mut rx) = accepted.split();
+    let Err(LinkError::Closed { reason }) = soon(rx.recv()).await else { panic!("the link lives") };
+    assert!(reason.contains("let this member go"), "{reason}");
+    let (accepted, dialled) = meet(&stage, &Admit::default(), &front, &any_role()).await;
+    let error = PeerError::LetGo { node: front.node() };
+    assert!(matches!(dialled, Err(DialError::Refused { reason, .. }) if reason == error.to_string()));
+    assert_eq!(accepted, Err(AcceptError::Peer(error)));
+    // The links of others live. Then they, too, dial nobody who was let go.
+    let (tx, _rx) = kept.split();
+    tx.send(1, Bytes::from_static(b"still there"), Bytes::new()).unwrap();
+    let notice = root.notice(2, [stage.node()].into()).unwrap();
+    assert_eq!(other.heed(notice.bytes()), Ok(true));
+    let (_, dialled) = meet(&stage, &Admit::default(), &other, &any_role()).await;
+    assert!(matches!(dialled, Err(DialError::Peer { error: PeerError::LetGo { .. }, .. })), "{dialled:?}");
 }
 
 #[tokio::test]
 async fn every_connection_proves_itself_anew() {
     let (front, stage) = cluster();
     let config = tls::client_config(&front, Purpose::Control).unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(&stage).unwrap());
+    let keeper = keeper(&stage, Admit::default());
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for _ in 0..3 {
         let client = async {
@@ -274,7 +297,7 @@ async fn every_connection_proves_itself_anew() {
         };
         let server = async {
             let (stream, from) = port.accept().await.unwrap();
-            let (mut carrier, _) = greet(&acceptor, stream, from, &ListenerOptions::default()).await.unwrap();
+            let (mut carrier, _) = greet(&keeper, stream, from).await.unwrap();
             super::welcome(&mut carrier).await.unwrap();
         };
         let ((), kind) = soon(async { tokio::join!(server, client) }).await;
@@ -289,8 +312,8 @@ async fn greeted_with(stage: &Identity, bytes: &[u8]) -> AcceptError {
     client.write_all(bytes).await.unwrap();
     client.shutdown().await.unwrap();
     let (stream, from) = port.accept().await.unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(stage).unwrap());
-    let refused = soon(greet(&acceptor, stream, from, &ListenerOptions::default())).await.unwrap_err();
+    let keeper = keeper(stage, Admit::default());
+    let refused = soon(greet(&keeper, stream, from)).await.unwrap_err();
     // The connection is closed, not left open.
     soon(client.read_to_end(&mut Vec::new())).await.ok();
     refused
@@ -306,8 +329,11 @@ async fn plain_http_is_refused() {
 #[tokio::test]
 async fn a_handshake_that_breaks_off_anywhere_is_refused() {
     let (front, stage) = cluster();
-    let mut client =
-        rustls::ClientConnection::new(tls::client_config(&front, Purpose::Control).unwrap(), tls::server_name()).unwrap();
+    let mut client = rustls::ClientConnection::new(
+        tls::client_config(&front, Purpose::Control).unwrap(),
+        tls::server_name(),
+    )
+    .unwrap();
     let mut hello = Vec::new();
     client.write_tls(&mut hello).unwrap();
     assert!(hello.len() > 100);

@@ -17,7 +17,10 @@ mod reader;
 mod segment;
 mod writer;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use protocol::NodeId;
@@ -205,6 +208,11 @@ impl Link {
         self.sender.peer()
     }
 
+    /// The link as somebody sees it who must not keep it alive.
+    pub(crate) fn weak(&self) -> WeakLink {
+        WeakLink { node: self.peer().node, handle: Arc::downgrade(&self.sender.0) }
+    }
+
     /// The two directions.
     #[must_use]
     pub fn split(self) -> (LinkSender, LinkReceiver) {
@@ -235,6 +243,32 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.close("the other side let go of the link");
+    }
+}
+
+/// A link that may be over already, to end it.
+#[derive(Debug)]
+pub(crate) struct WeakLink {
+    node: NodeId,
+    handle: Weak<Handle>,
+}
+
+impl WeakLink {
+    /// Who is at the other end.
+    pub(crate) const fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.handle.strong_count() > 0
+    }
+
+    /// Ends it, as its peer is no member any more.
+    pub(crate) fn end(&self) {
+        if let Some(handle) = self.handle.upgrade() {
+            tracing::warn!(node = %self.node.short(), "a link ends: the cluster's root has let its peer go");
+            handle.close("the cluster's root has let this member go");
+        }
     }
 }
 

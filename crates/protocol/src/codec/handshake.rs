@@ -2,7 +2,7 @@
 //! form, so that two builds can always tell each other that they differ.
 
 use super::DecodeError;
-use super::control::{get_dtype, get_layers, put_dtype, put_layers};
+use super::control::{get_dtype, get_layers, get_notice, put_dtype, put_layers, put_notice};
 use super::reader::Reader;
 use super::writer::Writer;
 use crate::{
@@ -29,7 +29,10 @@ pub(super) fn put_hello(w: &mut Writer<'_>, v: &Hello) {
             put_dtype(w, rows.row_dtype);
             w.u32(rows.context);
         }
-        LinkRole::Observe => w.u8(2),
+        LinkRole::Observe { notice } => {
+            w.u8(2);
+            put_notice(w, notice);
+        }
     }
 }
 
@@ -42,7 +45,7 @@ pub(super) fn get_hello(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
     let role = match r.u8("hello.role")? {
         0 => LinkRole::Control { peer: r.peer("hello.peer")?, front: NodeId(r.array("hello.front")?) },
         1 => LinkRole::Rows(get_rows_hello(r)?),
-        2 => LinkRole::Observe,
+        2 => LinkRole::Observe { notice: get_notice(r)? },
         tag => return Err(DecodeError::UnknownTag { field: "hello.role", tag }),
     };
     Ok(Hello { version, build, role })
@@ -91,6 +94,7 @@ fn put_sight(w: &mut Writer<'_>, v: &Sight) {
     w.option(v.tenant.as_ref(), put_tenant);
     w.option(v.layers.as_ref(), |w, layers| put_layers(w, *layers));
     w.flag(v.works);
+    w.u64(v.notice);
 }
 
 fn get_sight(r: &mut Reader<'_>) -> Result<Sight, DecodeError> {
@@ -99,6 +103,7 @@ fn get_sight(r: &mut Reader<'_>) -> Result<Sight, DecodeError> {
         tenant: r.option("sight.tenant", get_tenant)?,
         layers: r.option("sight.layers", |r| get_layers(r, limits::MAX_LAYERS))?,
         works: r.flag("sight.works")?,
+        notice: r.u64("sight.notice")?,
     })
 }
 
@@ -124,6 +129,8 @@ fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
             put_tenant(w, tenant);
         }
         RefuseReason::OtherPurpose => w.u8(5),
+        RefuseReason::LetGo => w.u8(6),
+        RefuseReason::NotHeeded => w.u8(7),
         RefuseReason::NotAssigned { generation } => {
             w.u8(2);
             w.u64(generation.0);
@@ -143,6 +150,8 @@ fn get_reason(r: &mut Reader<'_>) -> Result<RefuseReason, DecodeError> {
         0 => RefuseReason::Version { ours: r.u16("refuse.ours")?, theirs: r.u16("refuse.theirs")? },
         1 => RefuseReason::Kept { tenant: get_tenant(r)? },
         5 => RefuseReason::OtherPurpose,
+        6 => RefuseReason::LetGo,
+        7 => RefuseReason::NotHeeded,
         2 => RefuseReason::NotAssigned { generation: r.generation("refuse.generation")? },
         3 => RefuseReason::WrongPeer,
         4 => RefuseReason::Mismatch {
