@@ -46,8 +46,8 @@ impl Purpose {
     pub const fn is_open_to(self, role: Role) -> bool {
         match self {
             Self::Control => matches!(role, Role::Front),
-            Self::Relay => matches!(role, Role::Stage),
-            Self::Rows => matches!(role, Role::Front | Role::Stage),
+            // A stage in the front's own process passes commands on in the front's name.
+            Self::Relay | Self::Rows => matches!(role, Role::Front | Role::Stage),
             Self::Observe => matches!(role, Role::Front | Role::Observer),
         }
     }

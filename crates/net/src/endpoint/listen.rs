@@ -21,7 +21,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
-    Identity, IdentityError, Link, Membership, PeerInfo, Purpose,
+    Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role,
     tls::{self, HandshakeError},
 };
 
@@ -281,7 +281,8 @@ fn allow(peer: Membership, purpose: Purpose, relayed: bool) -> Result<Membership
     if !purpose.is_open_to(peer.role) {
         return Err(PeerError::NotForRole { purpose, role: peer.role, node: peer.node });
     }
-    if purpose == Purpose::Relay && !relayed {
+    // A front could command as well.
+    if purpose == Purpose::Relay && peer.role == Role::Stage && !relayed {
         return Err(PeerError::NotRelayed);
     }
     Ok(peer)

@@ -189,7 +189,7 @@ async fn a_role_may_do_what_it_is_for_and_nothing_else() {
     let root = ClusterRoot::new().unwrap();
     let stage = root.issue(Role::Stage, None).unwrap();
     for (role, allowed) in [
-        (Role::Front, &[Purpose::Control, Purpose::Rows, Purpose::Observe][..]),
+        (Role::Front, &[Purpose::Control, Purpose::Relay, Purpose::Rows, Purpose::Observe][..]),
         (Role::Stage, &[Purpose::Rows, Purpose::Relay]),
         (Role::Observer, &[Purpose::Observe]),
     ] {
