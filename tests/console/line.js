@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { client, isReady, PHONE, picture, until, visit, world } from "./fixtures.js";
-import { startStage } from "./processes.js";
+import { serve, startStage } from "./processes.js";
 
 /** What repeats itself is guessed well, so windows run ahead. */
 const REPEATING = "one two three four five six seven eight nine ten ".repeat(6);
@@ -44,6 +44,27 @@ test("the page loads and shows three stages that are ready", () =>
     assert.deepEqual(asked, ["GET /", "GET /v1/line/events"], "and asks for nothing else");
     await picture(page, "idle");
   }));
+
+test("a machine that stands by is shown beside the stages, with what it holds", async () => {
+  const front = await serve("--stages", "2", "--spares", "1");
+  try {
+    await visit({ url: front.url }, async (page) => {
+      await isReady(page);
+      assert.equal(await page.locator(".stage").count(), 2);
+      const spare = page.locator('.spare[data-state="spare"]');
+      await spare.waitFor();
+      assert.equal(await page.locator(".spare").count(), 1);
+      assert.match(await spare.innerText(), /standing by[\s\S]*127\.0\.0\.1:\d+ · pid \d+[\s\S]*layers \d+–\d+/);
+      await picture(page, "spare");
+    });
+    await visit({}, async (page) => {
+      await isReady(page);
+      assert.equal(await page.locator("#spares").isHidden(), true, "a line without spares shows none");
+    });
+  } finally {
+    await front.stop();
+  }
+});
 
 test("windows move along the line, and requests, figures and charts follow", () =>
   visit({}, async (page) => {

@@ -28,11 +28,11 @@ class Cluster:
         """The front's key and membership."""
         return self.folder / "front/node.pem"
 
-    def enroll(self, name):
+    def enroll(self, name, role="stage"):
         """Makes a machine a member by the three steps that a person takes; its key and membership."""
         own, request = self.folder / name, self.folder / f"{name}.request"
         self._done("cluster", "enroll", "--request", request, "--dir", own)
-        self._done("cluster", "enroll", request, "--name", name, "--dir", self.folder / "front")
+        self._done("cluster", "enroll", request, "--name", name, "--role", role, "--dir", self.folder / "front")
         self._done("cluster", "enroll", "--join", f"{request}.member", "--dir", own)
         return own / "node.pem"
 

@@ -147,7 +147,8 @@ def test_guesses_and_a_tail_that_the_front_cannot_reach_give_the_same_answer(tmp
         check(serve)
     cluster, ports = Cluster(tmp_path), [free_port(), free_port()]
     near, far = (
-        stage(cluster.enroll(name), port, "--models", SMOLLM2.parent) for name, port in zip(("near", "far"), ports)
+        stage(cluster.enroll(name), port, "--models", SMOLLM2.parent, "--relayed")
+        for name, port in zip(("near", "far"), ports)
     )
     with near, far, Gate(ports[1]) as gate:
         places = ("--front-only", "--stage", f"127.0.0.1:{ports[0]}", "--stage", f"127.0.0.1:{gate.port}")

@@ -7,22 +7,22 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use net::{Heartbeat, Shape, Ticket};
 use protocol::{KvType, RowDtype};
 use server::Cors;
 use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
-use crate::line_file::LineFile;
 pub use crate::otlp::Asked;
 
 mod cluster;
 mod http;
+mod machines;
 mod spares;
 
 pub(crate) use cluster::ticket;
 pub use cluster::{EnrollArgs, InviteArgs};
+use machines::{Named, cut, machines};
 
 /// Wrong usage: the sentence says what to write instead. Ends the process with exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -177,8 +177,10 @@ pub struct StageArgs {
     pub join: Option<Ticket>,
     /// Where models are looked for.
     pub models: Option<PathBuf>,
-    /// How long loaded layers are kept for a front that is gone.
+    /// How long the stage is kept for a front that is gone.
     pub lease: Duration,
+    /// Whether a neighbour may pass on what the front commands.
+    pub relayed: bool,
     /// Threads; `None` for the machine's cores.
     pub threads: Option<u16>,
     /// Layers on the GPU; `None` for all.
@@ -355,25 +357,6 @@ fn swa_full(swa_full: Option<bool>, exact: Option<bool>) -> anyhow::Result<bool>
     }
 }
 
-/// Where to cut, from `--stages` and `--cuts`, which must agree when both are given.
-fn cut(stages: Option<u16>, cuts: Option<Vec<u32>>) -> anyhow::Result<Option<Cut>> {
-    let stages = within("--stages", stages, MAX_STAGES)?;
-    let Some(cuts) = cuts else { return Ok(stages.map(Cut::Stages)) };
-    if cuts.first() == Some(&0) || cuts.windows(2).any(|pair| pair[0] >= pair[1]) {
-        return usage("--cuts must be layers after 0 in ascending order, for example 10,20");
-    }
-    if cuts.len() >= usize::from(MAX_STAGES) {
-        return usage(format!("--cuts makes more than {MAX_STAGES} stages: give fewer layers"));
-    }
-    match stages {
-        Some(n) if usize::from(n) != cuts.len() + 1 => usage(format!(
-            "--cuts makes {} stages but --stages says {n}: leave one of them out",
-            cuts.len() + 1
-        )),
-        _ => Ok(Some(Cut::Before(cuts))),
-    }
-}
-
 fn file_stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
@@ -381,14 +364,15 @@ fn file_stem(path: &Path) -> String {
 impl ServeArgs {
     pub(crate) fn from_flags(flags: ServeFlags) -> anyhow::Result<Self> {
         let model = model(flags.model, "serve")?;
-        let (place, cut) = match (flags.line, flags.stage) {
+        let Named { place, cut, mut spares } = match (flags.line, flags.stage) {
             (None, None) => {
                 if flags.front_only == Some(true) {
                     return usage(
                         "--front-only needs machines that compute: name them with --stage or --line",
                     );
                 }
-                (Place::Local, cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(1)))
+                let cut = cut(flags.stages, flags.cuts)?.unwrap_or(Cut::Stages(1));
+                Named { place: Place::Local, cut, spares: Vec::new() }
             }
             (Some(_), Some(_)) => {
                 return usage("name the machines with --stage or with --line, not with both");
@@ -401,7 +385,8 @@ impl ServeArgs {
                 machines(line.as_deref(), stage.unwrap_or_default(), front_only, flags.cuts)?
             }
         };
-        let spares = spares::judged(flags.spare, flags.spares, (&cut, &place))?;
+        spares.extend(flags.spare.unwrap_or_default());
+        let spares = spares::judged(spares, flags.spares, (&cut, &place))?;
         if flags.relay == Some(true) && spares.is_some() {
             return usage(
                 "--relay reaches machines through their neighbours, and spares have none: leave one out",
@@ -448,38 +433,6 @@ impl ServeArgs {
     }
 }
 
-/// The line over several machines: named by flags, or by a file that may also say who computes which layers.
-fn machines(
-    line: Option<&Path>,
-    named: Vec<String>,
-    front_only: bool,
-    cuts: Option<Vec<u32>>,
-) -> anyhow::Result<(Place, Cut)> {
-    let (named, file_cuts) = match line {
-        Some(path) => {
-            LineFile::read(path)?.resolve(front_only).with_context(|| path.display().to_string())?
-        }
-        None => (named, None),
-    };
-    let addresses = named.iter().map(|given| stage_address(given)).collect::<anyhow::Result<Vec<_>>>()?;
-    let n_stages = addresses.len() + usize::from(!front_only);
-    let stages = u16::try_from(n_stages).ok().filter(|n| *n <= MAX_STAGES);
-    let Some(stages) = stages.filter(|_| !addresses.is_empty()) else {
-        return usage(format!("a line has 1 to {MAX_STAGES} machines, not {n_stages}"));
-    };
-    if cuts.is_some() && file_cuts.is_some() {
-        return usage("--cuts and the line file both say who computes which layers: leave one of them out");
-    }
-    let cut = match cut(None, cuts.or(file_cuts))? {
-        Some(cut) if cut.n_stages() != n_stages => {
-            return usage(format!("{n_stages} machines compute, so --cuts needs {} layers", n_stages - 1));
-        }
-        Some(cut) => cut,
-        None => Cut::Stages(stages),
-    };
-    Ok((Place::Machines { addresses, front_only }, cut))
-}
-
 impl StageArgs {
     pub(crate) fn from_flags(flags: StageFlags) -> anyhow::Result<Self> {
         Ok(Self {
@@ -488,6 +441,7 @@ impl StageArgs {
             join: flags.join.as_deref().map(ticket).transpose()?,
             models: flags.models,
             lease: time("--lease", flags.lease.as_deref(), LEASE)?,
+            relayed: flags.relayed.unwrap_or(false),
             threads: within("--threads", flags.threads, MAX_THREADS)?,
             gpu_layers: flags.gpu_layers,
             device: flags.device,

@@ -6,16 +6,17 @@
 //! | `node.key` | yes | this machine's key, while its request waits to be signed |
 //! | `node.pem` | yes | this machine's key and membership |
 //! | `members/NAME.member` | no | what the root signed, one file per machine |
+//! | `notice` | no | whom the root has let go, beside the identity or the root key |
 //!
 //! Owns these files. What a key, request or membership *is* belongs to `net`.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use net::{ClusterRoot, Identity, Membership, NodeKey, Role};
+use net::{ClusterRoot, Identity, Membership, NodeKey, Notice, Role};
 
 use crate::args::{EnrollArgs, Usage};
 use crate::paths;
@@ -24,6 +25,7 @@ const ROOT: &str = "root.key";
 const KEY: &str = "node.key";
 const IDENTITY: &str = "node.pem";
 const MEMBERS: &str = "members";
+const NOTICE: &str = "notice";
 const DAY: Duration = Duration::from_secs(86_400);
 /// A request or membership is a few kilobytes of text; anything much larger is another kind of file.
 const MAX_PEM_BYTES: u64 = 64 * 1024;
@@ -31,8 +33,24 @@ const MAX_PEM_BYTES: u64 = 64 * 1024;
 /// This machine's identity, from `file` or from the default place.
 ///
 /// # Errors
-/// If there is none, with what to do about it, or if it cannot be used.
-pub(crate) fn identity(file: Option<&Path>) -> anyhow::Result<Identity> {
+/// If there is none, with what to do about it, or if it cannot be used or has another role.
+pub(crate) fn identity(file: Option<&Path>, role: Role) -> anyhow::Result<Identity> {
+    let identity = any_identity(file)?;
+    let found = identity.membership().role;
+    if found != role {
+        bail!(
+            "this machine is a member as {found}, and this needs one as {role}: enrol it anew with --role {role}"
+        );
+    }
+    Ok(identity)
+}
+
+/// This machine's identity in a folder, whatever its role.
+pub(crate) fn member(dir: &Path) -> anyhow::Result<Identity> {
+    any_identity(Some(&dir.join(IDENTITY)))
+}
+
+fn any_identity(file: Option<&Path>) -> anyhow::Result<Identity> {
     let path =
         file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
     if !path.exists() {
@@ -42,7 +60,51 @@ pub(crate) fn identity(file: Option<&Path>) -> anyhow::Result<Identity> {
             path.display()
         );
     }
-    Identity::load(&path).with_context(|| path.display().to_string())
+    let identity = Identity::load(&path).with_context(|| path.display().to_string())?;
+    if let Some(notice) = read_notice(&path.with_file_name(NOTICE))? {
+        identity.heed(&notice).with_context(|| path.with_file_name(NOTICE).display().to_string())?;
+    }
+    Ok(identity)
+}
+
+/// Where an identity's process keeps what the cluster's root says.
+pub(crate) fn notice_file(identity: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let default = || anyhow::Ok(paths::cluster_dir()?.join(NOTICE));
+    identity.map_or_else(default, |identity| Ok(identity.with_file_name(NOTICE)))
+}
+
+/// Writes what the cluster's root says.
+pub(crate) fn write_notice(file: &Path, notice: &[u8]) -> anyhow::Result<()> {
+    write(file, notice)
+}
+
+fn read_notice(file: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(file)
+        .and_then(|open| open.take(MAX_PEM_BYTES).read_to_end(&mut bytes))
+        .with_context(|| format!("could not read {}", file.display()))?;
+    Ok(Some(bytes))
+}
+
+/// Lets a member go, by the name that `cluster show` has for it.
+pub(crate) fn let_go(dir: &Path, root: &ClusterRoot, name: &str) -> anyhow::Result<(Membership, Notice)> {
+    let Some((_, member)) = members(dir)?.into_iter().find(|(known, _)| known == name) else {
+        bail!("no member is called `{name}`: see `paceline cluster show`");
+    };
+    let file = dir.join(NOTICE);
+    let earlier = read_notice(&file)?.map(|bytes| root.read_notice(&bytes)).transpose();
+    let earlier = earlier.with_context(|| file.display().to_string())?;
+    let mut nodes = earlier.as_ref().map(|notice| notice.revoked().clone()).unwrap_or_default();
+    nodes.insert(member.node);
+    // By the clock, so that it counts on from notices whose file was lost.
+    let seconds = now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs());
+    let number = earlier.map_or(seconds, |notice| seconds.max(notice.number() + 1));
+    let notice = root.notice(number, nodes)?;
+    write_notice(&file, notice.bytes())?;
+    Ok((member, notice))
 }
 
 /// `cluster new`.
@@ -75,7 +137,7 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
     let mut lines = vec![format!("cluster folder: {}", dir.display())];
     let identity_file = dir.join(IDENTITY);
     if identity_file.exists() {
-        lines.push(format!("this machine:   {}", describe(identity(Some(&identity_file))?.membership())));
+        lines.push(format!("this machine:   {}", describe(member(dir)?.membership())));
     } else if dir.join(KEY).exists() {
         let key = NodeKey::load(&dir.join(KEY)).context("this machine's key")?;
         lines.push(format!(
@@ -89,8 +151,13 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
     }
     if dir.join(ROOT).exists() {
         lines.push("root key:       here".to_owned());
+        let notice = read_notice(&dir.join(NOTICE))?
+            .map(|bytes| root(dir)?.read_notice(&bytes).map_err(anyhow::Error::from));
+        let notice = notice.transpose()?;
+        let is_gone = |node| notice.as_ref().is_some_and(|notice| notice.revoked().contains(&node));
         for (name, member) in members(dir)? {
-            lines.push(format!("member {name}: {}", describe(&member)));
+            let gone = if is_gone(member.node) { ", LET GO" } else { "" };
+            lines.push(format!("member {name}: {}{gone}", describe(&member)));
         }
     } else {
         lines.push("root key:       not here; the machine that has it lists the members".to_owned());
@@ -121,7 +188,7 @@ fn request(dir: &Path, file: &Path) -> anyhow::Result<()> {
         key.save(&key_file)?;
         key
     };
-    write(file, &net::enroll_request(&key)?)?;
+    write(file, net::enroll_request(&key)?)?;
     say(&[format!(
         "request of {} written to {}: sign it with `paceline cluster enroll {}` where the root key is",
         key.id(),
@@ -258,7 +325,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Writes a whole file under its name or not at all. What this module writes itself is no secret.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+fn write(path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let temporary = appended(path, &format!(".{}", std::process::id()));
     let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {

@@ -349,9 +349,14 @@ pub(crate) struct StageFlags {
     /// Threads [default: this machine's cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u16>,
-    /// How long loaded layers are kept for a front that is gone [default: 120s]
+    /// How long the stage, with its loaded layers, is kept for a front that is gone; meanwhile no other front is taken
+    /// [default: 120s]
     #[arg(long, value_name = "TIME")]
     pub(crate) lease: Option<String>,
+    /// Let a neighbour pass on what the front commands, where the front cannot reach this machine; whoever may do that,
+    /// which is every stage of the cluster, can command it as well
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) relayed: Option<bool>,
     /// Layers to keep on the GPU [default: all, if there is one]
     #[arg(long, value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
@@ -374,7 +379,7 @@ pub(crate) struct StageFlags {
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, join, models, threads, lease, gpu_layers, device, link, cache_disk, cache_dir, child);
+layered!(StageFlags: listen, cluster, join, models, threads, lease, relayed, gpu_layers, device, link, cache_disk, cache_dir, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

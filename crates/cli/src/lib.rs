@@ -20,10 +20,12 @@ mod invite;
 mod later;
 mod line_file;
 mod logging;
+mod look;
 mod otlp;
 pub mod paths;
 mod pooling;
 pub mod progress;
+mod revoke;
 mod serve;
 mod signals;
 mod simulate;
@@ -87,6 +89,8 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
             match flags.action {
                 ClusterAction::New => cluster::new(&dir),
                 ClusterAction::Show => cluster::show(&dir),
+                ClusterAction::Revoke { what, tell } => revoke::revoke(&dir, &what, &tell),
+                ClusterAction::Look { addresses } => look::look(&dir, &addresses),
                 ClusterAction::Invite(flags) => invite::invite(&dir, InviteArgs::from_flags(flags)?),
                 ClusterAction::Join { ticket } => invite::join(&dir, &args::ticket(&ticket)?),
                 ClusterAction::Enroll(flags) => cluster::enroll(&dir, EnrollArgs::from_flags(flags)?),

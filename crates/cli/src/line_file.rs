@@ -1,9 +1,13 @@
-//! The file of `serve --line`: the machines of a line, in order, and optionally who computes which layers.
+//! The file of `serve --line`: the machines of a line, in order, optionally who computes which layers, and who stands by.
 //!
 //! ```toml
 //! [[stage]]
 //! address = "10.0.0.2:7411"
 //! layers = [10, 20]        # 10 to 19; either every stage says its layers or none does
+//!
+//! [[spare]]
+//! address = "10.0.0.9:7411"
+//! stage = 1                # the only stage whose place it may take; any if none is said
 //! ```
 
 use std::path::Path;
@@ -19,6 +23,8 @@ use crate::config;
 pub(crate) struct LineFile {
     #[serde(default)]
     stage: Vec<LineStage>,
+    #[serde(default)]
+    spare: Vec<LineSpare>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -28,6 +34,23 @@ struct LineStage {
     layers: Option<[u32; 2]>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LineSpare {
+    address: String,
+    stage: Option<u16>,
+}
+
+/// What the file says.
+#[derive(Debug, Default)]
+pub(crate) struct LineMachines {
+    pub(crate) addresses: Vec<String>,
+    /// The first layers of stages 1, 2, … if the file says them.
+    pub(crate) cuts: Option<Vec<u32>>,
+    /// Who stands by, as `--spare` has it.
+    pub(crate) spares: Vec<String>,
+}
+
 impl LineFile {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
@@ -35,8 +58,8 @@ impl LineFile {
         config::parse(&text, path)
     }
 
-    /// The addresses, and the first layers of stages 1, 2, … if the file says them.
-    pub(crate) fn resolve(self, front_only: bool) -> anyhow::Result<(Vec<String>, Option<Vec<u32>>)> {
+    /// Judges what goes together.
+    pub(crate) fn resolve(self, front_only: bool) -> anyhow::Result<LineMachines> {
         let with_layers = self.stage.iter().filter(|stage| stage.layers.is_some()).count();
         if with_layers != 0 && with_layers != self.stage.len() {
             return Err(Usage("either every stage says its layers or none does".to_owned()).into());
@@ -57,6 +80,15 @@ impl LineFile {
         }
         let cuts = (!ranges.is_empty())
             .then(|| ranges.iter().skip(usize::from(front_only)).map(|range| range[0]).collect());
-        Ok((self.stage.into_iter().map(|stage| stage.address).collect(), cuts))
+        let spare = |LineSpare { address, stage }| match stage {
+            Some(stage) => format!("{address}={stage}"),
+            None => address,
+        };
+        let spares = self.spare.into_iter().map(spare).collect();
+        Ok(LineMachines {
+            addresses: self.stage.into_iter().map(|stage| stage.address).collect(),
+            cuts,
+            spares,
+        })
     }
 }

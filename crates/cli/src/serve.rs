@@ -12,7 +12,7 @@ use line::{
     Cover, Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
 };
 use llama::Vocab;
-use net::{DialOptions, Identity, LinkOptions};
+use net::{DialOptions, Identity, LinkOptions, Role};
 use protocol::{Generation, LayerRange, ModelId, StageIndex};
 use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
 use spec::Sources;
@@ -30,7 +30,7 @@ use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
-use crate::{cluster, disk, draft, pooling, signals};
+use crate::{cluster, disk, draft, pooling, revoke, signals};
 
 /// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
 /// the start, and few conversations are longer.
@@ -103,7 +103,9 @@ impl Outset {
                 Ok(Self { program, runtime, front, children })
             }
             Place::Machines { .. } => {
-                let front = cluster::identity(args.cluster.as_deref())?;
+                let front = cluster::identity(args.cluster.as_deref(), Role::Front)?;
+                let file = cluster::notice_file(args.cluster.as_deref())?;
+                runtime.spawn(revoke::keep(front.clone(), file));
                 Ok(Self { program, runtime, front, children: Vec::new() })
             }
         }
@@ -158,6 +160,7 @@ async fn serve(args: ServeArgs, outset: Outset, http: Http) -> anyhow::Result<()
         () = end.next() => {}
     }
     watching.abort();
+    started.front.release().await;
     Ok(())
 }
 
@@ -497,6 +500,9 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     let mut list: Vec<String> =
         ["--child", "--listen", "127.0.0.1:0", "--threads"].map(str::to_owned).to_vec();
     list.push(threads.to_string());
+    if args.relay {
+        list.push("--relayed".to_owned());
+    }
     let mut option = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             list.extend([name.to_owned(), value]);

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, disk, invite, logging, signals};
+use crate::{cluster, disk, invite, logging, revoke, signals};
 
 /// An identity is a few kilobytes; a parent that sends more is not one of ours.
 const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: StageArgs) -> anyhow::Result<()> {
         if let Some(ticket) = &args.join {
             join(&args, ticket)?;
         }
-        (cluster::identity(args.cluster.as_deref())?, None)
+        (cluster::identity(args.cluster.as_deref(), net::Role::Stage)?, None)
     };
     let runtime = signals::line_runtime()?;
     let served = runtime.block_on(serve(&args, identity, parent_gone));
@@ -54,8 +54,13 @@ async fn serve(
     let mut end = signals::EndSignals::listen()?;
     let mut options = ListenerOptions::default();
     options.link.shape.clone_from(&args.link);
+    options.relayed = args.relayed;
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
     let address = listener.local_addr();
+    if !args.child {
+        let file = cluster::notice_file(args.cluster.as_deref())?;
+        tokio::spawn(revoke::keep(identity.clone(), file));
+    }
     let node = Node::start(node_config(args, identity)?);
     if args.child {
         // The front waits for this line; if it is gone, so is this process soon.

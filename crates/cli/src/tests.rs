@@ -179,6 +179,16 @@ fn line_file_names_machines_and_layers() {
     let args = serve_line(both, "").unwrap();
     assert_eq!(args.cut, Cut::Before(vec![10, 20]));
     assert!(matches!(args.place, Place::Machines { addresses, .. } if addresses == ["b:1", "c:2"]));
+    let spared = format!("{both}[[spare]]\naddress = 'd:3'\n[[spare]]\naddress = 'e:4'\nstage = 2\n");
+    let named = |args: ServeArgs| match args.spares {
+        Spares::Machines(named) => named,
+        Spares::Children(n) => panic!("{n} children"),
+    };
+    let in_file = [("d:3".to_owned(), None), ("e:4".to_owned(), Some(2))];
+    assert_eq!(named(serve_line(&spared, "").unwrap()), in_file);
+    assert_eq!(named(serve_line(&spared, "--spare f:5").unwrap()).len(), 3);
+    refused(serve_line(&spared, "--spare d:3"), "named twice");
+    refused(serve_line(&spared.replace("stage = 2", "stage = 3"), ""), "the stage must be 1 to 2");
     refused(serve_line(both, "--cuts 1,2"), "both say");
     refused(serve_line(both, "--front-only"), "begin at layer 0");
     refused(

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use net::{Link, LinkError, LinkReceiver, LinkSender, SendError};
-use protocol::{DecodeError, Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, Wire};
+use net::{DialOptions, Identity, Link, LinkError, LinkReceiver, LinkSender, Notice, Purpose, SendError};
+use protocol::{
+    DecodeError, Hello, HelloReply, LinkRole, NodeId, PROTOCOL_VERSION, RefuseReason, Sight, Wire,
+};
 
 /// The stream of greetings and control messages: the last id that a front would ever give a sequence.
 pub(crate) const CONTROL_STREAM: u64 = u64::MAX;
@@ -26,6 +28,9 @@ pub(crate) enum GreetError {
     /// The other side sent something else.
     #[error("unexpected greeting: {0}")]
     Decode(#[from] DecodeError),
+    /// The other side answered something that it was not asked.
+    #[error("an answer to another question")]
+    NotAsked,
     /// The other side sent nothing.
     #[error("no greeting within {within:?}")]
     Late {
@@ -69,6 +74,7 @@ pub(crate) async fn greet(
             Ok((sender, receiver))
         }
         HelloReply::Refuse(reason) => Err(reason.into()),
+        HelloReply::Seen(_) => Err(GreetError::NotAsked),
     }
 }
 
@@ -91,6 +97,58 @@ pub(crate) async fn hear(receiver: &mut LinkReceiver) -> Result<Hello, GreetErro
 /// Accepts the link.
 pub(crate) fn accept(link: &LinkSender, build: &str) -> Result<(), SendError> {
     send(link, &HelloReply::Accept { build: build.to_owned() })
+}
+
+/// Answers an observer.
+pub(crate) fn show(link: &LinkSender, sight: Sight) {
+    // A link that is gone already needs no answer.
+    let _ = send(link, &HelloReply::Seen(sight));
+    link.close("that is all");
+}
+
+/// Why an observer sees nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// There is no link.
+    #[error(transparent)]
+    Dial(#[from] net::DialError),
+    /// The stage does not answer.
+    #[error("{address}: {reason}")]
+    Link {
+        /// Which stage.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Asks the stage at `address` (`host:port`) how it is; for fronts and observers. What the cluster's root has said may be
+/// brought along: the stage heeds it, and tells its front, which tells the other stages.
+///
+/// # Errors
+/// If it cannot be reached, or refuses.
+pub async fn observe(
+    address: &str,
+    identity: &Identity,
+    build: &str,
+    notice: Option<&Notice>,
+) -> Result<(NodeId, Sight), ObserveError> {
+    let notice = notice.map(|notice| notice.bytes().clone()).unwrap_or_default();
+    let options = DialOptions { purpose: Purpose::Observe, ..DialOptions::default() };
+    let failed = |reason: String| ObserveError::Link { address: address.to_owned(), reason };
+    let (sender, mut receiver) = net::dial(address, identity, None, &options).await?.split();
+    let hello =
+        Hello { version: PROTOCOL_VERSION, build: build.to_owned(), role: LinkRole::Observe { notice } };
+    send(&sender, &hello).map_err(|error| failed(error.to_string()))?;
+    let answer = tokio::time::timeout(HELLO_WITHIN, receiver.recv())
+        .await
+        .map_err(|_| failed(format!("no answer within {HELLO_WITHIN:?}")))?
+        .map_err(|error| failed(error.to_string()))?;
+    match HelloReply::decode(&answer.bytes).map_err(|error| failed(error.to_string()))? {
+        HelloReply::Seen(sight) => Ok((sender.peer().node, sight)),
+        HelloReply::Refuse(reason) => Err(failed(reason.to_string())),
+        HelloReply::Accept { .. } => Err(failed(GreetError::NotAsked.to_string())),
+    }
 }
 
 /// Refuses the link and closes it.

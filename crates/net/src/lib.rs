@@ -1,7 +1,8 @@
 //! The links between a front and its stages: who may speak, how frames travel, and how a dead peer is noticed.
 //!
-//! Owns: node keys, cluster memberships and how machines get them, TLS 1.3 over TCP with both sides proven, the in-memory carrier, framing with
-//! priorities, heartbeats, orderly close, and shaping for tests of slow networks.
+//! Owns: node keys, cluster memberships and how machines get them, TLS 1.3 over TCP with both sides proven, which role may
+//! ask for what, the in-memory carrier, framing with priorities, heartbeats, orderly close, and shaping for tests of slow
+//! networks.
 //! Does not know: what a frame means, which sequence is decoding, or who should be connected to whom.
 #![forbid(unsafe_code)]
 
@@ -9,6 +10,7 @@ mod endpoint;
 mod identity;
 mod invite;
 mod link;
+mod purpose;
 mod shape;
 mod tls;
 
@@ -16,11 +18,15 @@ pub use endpoint::{
     AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, ListenerStats,
     PeerError, dial,
 };
-pub use identity::{ClusterRoot, Identity, IdentityError, Membership, NodeKey, Role, Serial, enroll_request};
-pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join};
+pub use identity::{
+    ClusterRoot, Identity, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, Serial,
+    enroll_request,
+};
+pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join, take_back};
 pub use link::{
     Heartbeat, Link, LinkError, LinkOptions, LinkReceiver, LinkSender, LinkStats, PeerInfo, Received,
     SegmentError, SendError, memory_pair,
 };
+pub use purpose::Purpose;
 pub use shape::{Shape, ShapeError, duration};
 pub use tls::HandshakeError;

@@ -1,7 +1,7 @@
 //! TLS as the links use it: version 1.3 only, both sides prove a membership of the same cluster, nothing is resumed.
 //!
 //! Owns: the configurations, the check against the pinned root, and the words for what went wrong in a handshake.
-//! Does not know: sockets, roles that are wanted, revoked serials (`endpoint` judges those once the handshake is done).
+//! Does not know: sockets, roles that are wanted, who was let go (`endpoint` judges those once the handshake is done).
 
 use std::{io, sync::Arc};
 
@@ -22,10 +22,7 @@ use rustls::{
 
 use x509_parser::oid_registry::OID_SIG_ED25519;
 
-use crate::{Identity, IdentityError};
-
-/// Names the framing in [`crate::link`]; a peer with another one is refused in the handshake.
-const ALPN: &[u8] = b"paceline/1";
+use crate::{Identity, IdentityError, Purpose};
 
 /// Names the exchange in [`crate::invite`].
 const INVITATION: &[u8] = b"paceline-invite/1";
@@ -136,7 +133,7 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Id
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![identity.cert()], identity.secret())
         .map_err(|e| IdentityError::crypto("use this node's key", e))?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = Purpose::ALL.map(|purpose| purpose.protocol().to_vec()).to_vec();
     // A resumed connection would skip the check of the membership.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -144,7 +141,10 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Id
 }
 
 /// For the side that dials.
-pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
+pub(crate) fn client_config(
+    identity: &Identity,
+    purpose: Purpose,
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let provider = provider();
     let verifier =
         ClusterVerifier { trust: Trust::Root(roots(identity.root())?), provider: provider.clone() };
@@ -155,18 +155,10 @@ pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, Id
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_auth_cert(vec![identity.cert()], identity.secret())
         .map_err(|e| IdentityError::crypto("use this node's key", e))?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![purpose.protocol().to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     Ok(Arc::new(config))
-}
-
-/// Whether the two sides agreed on this protocol: TLS lets a peer through that names none.
-pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> Result<(), HandshakeError> {
-    match agreed {
-        Some(ALPN) => Ok(()),
-        _ => Err(HandshakeError::NotPaceline { reason: "it did not ask for it by name".to_owned() }),
-    }
 }
 
 /// For an invitation: it shows that the root signed it, and asks for nothing.
@@ -198,7 +190,7 @@ pub(crate) fn guest_config(root: NodeId) -> Result<Arc<ClientConfig>, IdentityEr
     Ok(Arc::new(config))
 }
 
-/// As [`check_protocol`], for an invitation.
+/// Whether the two sides agreed on it: TLS lets a peer through that names nothing.
 pub(crate) fn check_invitation(agreed: Option<&[u8]>) -> Result<(), HandshakeError> {
     match agreed {
         Some(INVITATION) => Ok(()),
@@ -332,6 +324,6 @@ pub(crate) fn nameless_client_config(root: &CertificateDer<'static>) -> ClientCo
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![Purpose::Control.protocol().to_vec()];
     config
 }

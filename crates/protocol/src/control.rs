@@ -1,5 +1,7 @@
 //! Control messages: between the front and one stage, directly or passed on by the stages between.
 
+use bytes::Bytes;
+
 use crate::{
     Epoch, Generation, LayerRange, ModelId, NodeId, PeerIndex, Position, PromptPart, RowDtype, SeqId,
     StageIndex, StageTiming, Token, Verdict,
@@ -34,7 +36,9 @@ pub enum Command {
     Assign(Box<Assign>),
     /// Stand by without a place in a line: load these layers, and wait.
     Prepare(Holding),
-    /// Leave the line: free everything and wait empty.
+    /// What the cluster's root says of its members.
+    Notice(Bytes),
+    /// Leave the line, and be free for any front. What is loaded stays a while, in case that the next one needs it.
     Release,
     /// Something that saves work, and changes nothing else.
     Hint(Hint),
@@ -147,6 +151,8 @@ pub enum Report {
     Fault(Fault),
     /// What came of a [`Park`](crate::Park) with a key.
     Stored(Stored),
+    /// What the cluster's root says of its members.
+    Notice(Bytes),
     /// What the stage has counted in this generation. For people and programs that watch; nothing depends on it.
     Counters(StageCounters),
 }

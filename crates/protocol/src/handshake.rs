@@ -1,9 +1,13 @@
 //! The first message on every link, each way. TLS has authenticated the peer before it is read.
 
-use crate::{Generation, ModelId, PeerIndex, RowDtype, StageIndex};
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{Generation, LayerRange, ModelId, NodeId, PeerIndex, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// From the side that dialled.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,11 +25,18 @@ pub struct Hello {
 pub enum LinkRole {
     /// [`crate::ToStage`] one way, [`crate::ToFront`] the other.
     Control {
-        /// The number that the dialling side has for the answering one.
+        /// The number that the front has for the answering side.
         peer: PeerIndex,
+        /// The front, whose commands a neighbour may pass on.
+        front: NodeId,
     },
     /// Work frames, towards the tail.
     Rows(RowsHello),
+    /// A [`Sight`] as the answer; the link then ends.
+    Observe {
+        /// What the cluster's root says of its members, to be heeded first; empty for nothing.
+        notice: Bytes,
+    },
 }
 
 /// What the sender of rows believes; every difference is refused.
@@ -55,8 +66,44 @@ pub enum HelloReply {
         /// Engine build and CPU variant of the answering side.
         build: String,
     },
+    /// How the stage is. The link is closed after this message.
+    Seen(Sight),
     /// The link is closed after this message.
     Refuse(RefuseReason),
+}
+
+/// What an observer sees of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// Engine build and CPU variant.
+    pub build: String,
+    /// Whom it is kept for; nobody if none.
+    pub tenant: Option<Tenant>,
+    /// The layers that it has been told to hold, if any.
+    pub layers: Option<LayerRange>,
+    /// Whether it computes them for a line.
+    pub works: bool,
+    /// The number of the latest notice that it has heard of; 0 for none.
+    pub notice: u64,
+}
+
+/// Whom a stage is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The front.
+    pub front: NodeId,
+    /// Milliseconds until it is let go; none while its link lives.
+    pub left_ms: Option<u32>,
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let front = self.front.short();
+        match self.left_ms {
+            None => write!(f, "front {front}, which is linked to it"),
+            Some(ms) => write!(f, "front {front}, which is gone, for another {} s", ms.div_ceil(1000)),
+        }
+    }
 }
 
 /// Why a link was refused.
@@ -70,9 +117,21 @@ pub enum RefuseReason {
         /// Of the refused side.
         theirs: u16,
     },
-    /// Another front is using the stage.
-    #[error("the stage already serves another front")]
-    Busy,
+    /// The stage is kept for a front, which is there or may come back.
+    #[error("the stage is kept for {tenant}: end that one first, or wait until it is let go")]
+    Kept {
+        /// For whom, and how long.
+        tenant: Tenant,
+    },
+    /// A neighbour passes on commands of a front that is no member any more.
+    #[error("the cluster's root has let that front go")]
+    LetGo,
+    /// A notice that the cluster's root has not signed.
+    #[error("the notice was not signed by the root of this stage's cluster")]
+    NotHeeded,
+    /// The link was asked for with another purpose in its handshake than its first message has.
+    #[error("the link was opened for something else")]
+    OtherPurpose,
     /// Rows for a stage that has no place in a line yet, or not in this generation.
     #[error("no assignment in generation {generation}")]
     NotAssigned {

@@ -21,7 +21,7 @@ pub use control::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, Holding, KvType, Progress, Report, StageCounters,
     StageState, Stored, ToFront, ToStage,
 };
-pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello};
+pub use handshake::{Hello, HelloReply, LinkRole, PROTOCOL_VERSION, RefuseReason, RowsHello, Sight, Tenant};
 pub use ids::{
     Epoch, Generation, LayerRange, ModelId, NodeId, PeerIndex, Position, PrefixKey, SeqId, StageIndex, Token,
     WindowId,

@@ -31,6 +31,12 @@ export class LineView {
       ({ at }) => makeStage(at),
       (made, stage) => this.update(made, stage),
     );
+    this.spares = new List(
+      byId("spares"),
+      ({ at }) => at,
+      makeSpare,
+      showSpare,
+    );
     byId("track").append(el("div.stages", {}, this.front, hops));
     this.track = new Track(byId("track"), () => [this.front, ...hops.querySelectorAll(".stage")], this.flow);
   }
@@ -56,6 +62,8 @@ export class LineView {
     say(figures.queue, count(line.queue));
     const stages = line.stages.map((stage, at) => ({ ...stage, at, before: line.stages[at - 1] }));
     this.stages.show(stages);
+    this.spares.show(line.spares.map((spare, at) => ({ ...spare, at })));
+    byId("spares").hidden = line.spares.length === 0;
     const track = byId("track");
     const isCrowded = stages.length * STAGE_PX > track.clientWidth - FRONT_PX;
     mark(track, "data-crowded", isCrowded ? "" : null);
@@ -152,6 +160,21 @@ function makeStage(at) {
   made.link = el(at === 0 ? "div.link.first" : "div.link");
   made.root = el("div.hop", {}, made.link, made.card);
   return made;
+}
+
+/** A machine without a place in the line. */
+function makeSpare() {
+  const made = { badge: el("span.badge"), where: el("span.where"), layers: el("span"), why: el("span.why") };
+  made.root = el("li.spare", {}, made.badge, made.where, made.layers, made.why);
+  return made;
+}
+
+function showSpare(made, spare) {
+  mark(made.root, "data-state", spare.state);
+  say(made.badge, spare.state === "spare" ? "standing by" : `spare, ${spare.state}`);
+  say(made.where, place(spare));
+  say(made.layers, spare.layers ? `layers ${spare.layers[0]}–${spare.layers[1] - 1}` : "no layers yet");
+  made.why.replaceChildren(spare.reason ?? "", " ", ...inline(spare.advice ?? ""));
 }
 
 /** Which machine and process. */

@@ -104,7 +104,11 @@ impl Network {
             Report::Progress(progress) => progress.seq,
             Report::Prompt(part) => part.seq,
             Report::Closed(seq) => *seq,
-            Report::State(_) | Report::Counters(_) | Report::Stored(_) | Report::Fault(_) => return true,
+            Report::State(_)
+            | Report::Counters(_)
+            | Report::Notice(_)
+            | Report::Stored(_)
+            | Report::Fault(_) => return true,
         };
         match self.until_mute {
             Some(0) => (self.until_mute, self.mute, self.n_muted) = (None, Some(seq), self.n_muted + 1),

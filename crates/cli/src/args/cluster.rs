@@ -81,7 +81,8 @@ fn role(given: &str) -> anyhow::Result<Role> {
     match given {
         "stage" => Ok(Role::Stage),
         "front" => Ok(Role::Front),
-        other => usage(format!("--role must be stage or front, not `{other}`")),
+        "observer" => Ok(Role::Observer),
+        other => usage(format!("--role must be stage, front or observer, not `{other}`")),
     }
 }
 

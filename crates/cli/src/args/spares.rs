@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use super::{Cut, MAX_STAGES, Place, Spares, stage_address, usage};
 
-/// Reads `--spare` and `--spares`; the line is cut so, and run there.
+/// Reads the machines that were named with `--spare` or in the line's file, and `--spares`; the line is cut so, and run
+/// there.
 pub(super) fn judged(
-    machines: Option<Vec<String>>,
+    machines: Vec<String>,
     children: Option<u16>,
     (cut, place): (&Cut, &Place),
 ) -> anyhow::Result<Option<Spares>> {
     let first = usize::from(!matches!(place, Place::Machines { front_only: true, .. }));
-    let spares = match (machines.unwrap_or_default(), children.unwrap_or(0)) {
+    let spares = match (machines, children.unwrap_or(0)) {
         (machines, 0) if machines.is_empty() => return Ok(None),
         (machines, 0) => {
             let read = machines.iter().map(|given| machine(given, first, cut.n_stages()));

@@ -27,6 +27,15 @@ Examples:
 
 The ticket is a secret: whoever shows it first becomes a member. It is good once, and only while this command runs.";
 
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  paceline cluster revoke second --tell 10.0.0.3:7411
+                                                    nobody speaks to `second` any more: its links end, no new one is made
+  paceline cluster revoke paceline-join:…           the ticket is worth nothing; needs no root key
+
+Run it where the root key is. Any stage of a line that is told tells the others and the front, and all remember it. One
+that is away hears of it when it is back on its line. Where a front is let go, tell each of its stages.";
+
 /// What to do with the cluster.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterFlags {
@@ -44,6 +53,22 @@ pub(crate) enum ClusterAction {
     New,
     /// Say who this machine is and which machines are enrolled
     Show,
+    /// Let a member go, or take back a ticket that nobody has used
+    #[command(after_help = REVOKE_EXAMPLES)]
+    Revoke {
+        /// The member's name, as `cluster show` has it, or the ticket
+        #[arg(value_name = "NAME|TICKET")]
+        what: String,
+        /// Tell this stage, host:port, which tells its whole line; repeatable
+        #[arg(long, value_name = "ADDR")]
+        tell: Vec<String>,
+    },
+    /// Ask stages, host:port each, whom they are kept for and what they hold; for fronts and observers
+    Look {
+        /// Where they are
+        #[arg(value_name = "ADDR", required = true)]
+        addresses: Vec<String>,
+    },
     /// Wait for one machine and make it a member: prints a ticket for `cluster join` or `stage --join` on that machine
     #[command(after_help = INVITE_EXAMPLES)]
     Invite(InviteFlags),
@@ -70,7 +95,7 @@ pub(crate) struct InviteFlags {
     /// The ticket is good for so long: `600s`
     #[arg(long, default_value = "600s", value_name = "TIME")]
     pub(crate) valid: String,
-    /// Make it this: stage, or front for one more machine that serves
+    /// Make it this: stage, front for one more machine that serves, or observer for one that only looks on
     #[arg(long, default_value = "stage", value_name = "ROLE")]
     pub(crate) role: String,
     /// A name for people, shown by `cluster show` [default: the beginning of its key]
@@ -93,7 +118,7 @@ pub(crate) struct EnrollFlags {
     /// Take the membership that was written for this machine
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sign"])]
     pub(crate) join: Option<PathBuf>,
-    /// Sign it as this: stage, or front for one more machine that serves
+    /// Sign it as this: stage, front for one more machine that serves, or observer for one that only looks on
     #[arg(long, default_value = "stage", value_name = "ROLE")]
     pub(crate) role: String,
     /// A name for people, shown by `cluster show` [default: the request's file name]

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use net::{LinkReceiver, LinkSender, PeerInfo, Role, memory_pair};
+use net::{LinkReceiver, LinkSender, PeerInfo, Purpose, Role, memory_pair};
 use protocol::{LinkRole, NodeId, PeerIndex, ToFront};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,8 +53,8 @@ impl StageAddress {
 }
 
 /// A link to a stage in this process; both ends know each other's keys without a proof.
-pub(super) async fn link_local(config: &FrontConfig, node: &Node) -> net::Link {
-    let peer = |node, role| PeerInfo { node, role, address: "local".to_owned() };
+pub(super) async fn link_local(config: &FrontConfig, node: &Node, purpose: Purpose) -> net::Link {
+    let peer = |node, role| PeerInfo { node, role, purpose, address: "local".to_owned() };
     let front = peer(config.identity.node(), Role::Front);
     let stage = peer(node.id(), Role::Stage);
     let (ours, theirs) = memory_pair(front, stage, &config.local_link);
@@ -76,6 +76,9 @@ pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, peer: PeerInd
                 }
                 let Some(shared) = front.upgrade() else { return };
                 shared.control_lost(peer, &reason);
+                if shared.is_over() {
+                    return;
+                }
             }
             Err(reason) => {
                 let Some(shared) = front.upgrade() else { return };
@@ -125,7 +128,7 @@ async fn connect(
     address: &mut StageAddress,
 ) -> Result<(LinkSender, LinkReceiver), Unlinked> {
     let link = match address {
-        StageAddress::Local(node) => link_local(config, node).await,
+        StageAddress::Local(node) => link_local(config, node, Purpose::Control).await,
         StageAddress::Remote { address, node } => {
             let known = match address.wait_for(Option::is_some).await {
                 Ok(known) => known.clone().expect("waited for an address"),
@@ -133,13 +136,15 @@ async fn connect(
             };
             address.mark_unchanged();
             let mut options = config.dial.clone();
+            options.purpose = Purpose::Control;
             options.link.heartbeat = Some(config.heartbeat);
             net::dial(&known, &config.identity, *node, &options)
                 .await
                 .map_err(|error| Unlinked::Unreachable(error.to_string()))?
         }
     };
-    greet(link, LinkRole::Control { peer }, &config.build).await.map_err(|error| match error {
+    let role = LinkRole::Control { peer, front: config.identity.node() };
+    greet(link, role, &config.build).await.map_err(|error| match error {
         GreetError::Refused(reason) => Unlinked::Refused(reason.to_string()),
         other => Unlinked::Unreachable(other.to_string()),
     })

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use net::LinkSender;
 use protocol::{
     Command, FaultKind, Generation, Hint, PeerIndex, Report, StageIndex, StageState, ToFront, ToStage, Token,
@@ -67,6 +68,8 @@ pub(super) struct Core {
     ledgers: Vec<Ledger>,
     watchers: Watchers,
     audience: Audience,
+    /// Whether the machines were let go for good.
+    is_over: bool,
 }
 
 impl Core {
@@ -94,6 +97,7 @@ impl Core {
             ledgers: vec![Ledger::default(); n_stages],
             watchers,
             audience: Audience::default(),
+            is_over: false,
         }
     }
 
@@ -228,6 +232,7 @@ impl Core {
             Report::State(_)
             | Report::Prompt(_)
             | Report::Counters(_)
+            | Report::Notice(_)
             | Report::Closed(_)
             | Report::Stored(_)
             | Report::Fault(_) => {}
@@ -432,6 +437,9 @@ impl Core {
     }
 
     fn command(&self, message: &ToStage) {
+        if self.is_over {
+            return;
+        }
         let route = self.roster.route(message.to);
         if let Some(link) = &self.links[usize::from(route.0)] {
             greeting::tell(link, message);
@@ -441,6 +449,28 @@ impl Core {
     /// Sends a request of the front's own, to see that a token passes.
     fn send_probe(&mut self, now: Duration) {
         self.pulse.probing(self.scheduler.probe(Token(0), now).ok(), now);
+    }
+
+    /// Passes on what the cluster's root says, to one machine or to all.
+    pub(super) fn tell_notice(&self, to: Option<PeerIndex>, notice: &Bytes) {
+        let generation = self.roster.generation();
+        for to in to.map_or(0..self.links.len() as u16, |to| to.0..to.0 + 1).map(PeerIndex) {
+            self.command(&ToStage { to, generation, command: Command::Notice(notice.clone()) });
+        }
+    }
+
+    /// Lets all machines go, those first that are reached through others.
+    pub(super) fn release(&mut self) {
+        let generation = self.roster.generation();
+        for to in (0..self.links.len() as u16).rev().map(PeerIndex) {
+            self.command(&ToStage { to, generation, command: Command::Release });
+        }
+        self.is_over = true;
+    }
+
+    /// Whether the machines were let go for good.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Whether no client's request is on the line or waits for it.

@@ -14,8 +14,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender};
-use protocol::{Generation, LinkRole, PeerIndex, RowsHello, StageIndex, ToFront};
+use bytes::Bytes;
+use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Notice, Purpose};
+use protocol::{Generation, LinkRole, PeerIndex, Report, RowsHello, StageIndex, StageState, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
 use stage::Engine;
@@ -33,6 +34,9 @@ use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
 use roster::{Muster, RelayPolicy, Roster};
+
+/// How long machines that are let go may take to hear of it: a round trip, and they hear at once.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a front drives its line.
 #[derive(Clone)]
@@ -142,7 +146,10 @@ impl Front {
                 deadline_moved: Notify::new(),
             }
         });
-        let mut tasks = vec![Task::spawn(keep_time(Arc::downgrade(&shared)))];
+        let mut tasks = vec![
+            Task::spawn(keep_time(Arc::downgrade(&shared))),
+            Task::spawn(spread(Arc::downgrade(&shared), config.identity.notices())),
+        ];
         if let Some(store) = config.store.clone() {
             let prompts = Arc::new(Prompts::new(store, &config.plan));
             shared.lock().note_in(Arc::clone(&prompts));
@@ -258,6 +265,16 @@ impl Front {
         self.shared.lock().show_to(onlookers);
     }
 
+    /// Lets the machines go for good, so that they are free for another front at once. Returns when they have heard of it;
+    /// one that does not answer is kept for this front for as long as its lease, as it is when a front dies.
+    pub async fn release(&self) {
+        let mut linked = self.linked.clone();
+        self.shared.with(|core, _| core.release());
+        let gone = linked.wait_for(|linked| !linked.contains(&true));
+        // Whoever has not heard by now will find out by itself.
+        drop(tokio::time::timeout(RELEASE_WITHIN, gone).await);
+    }
+
     /// Which machines the front can speak to, directly or through a neighbour, stages first and then spares; for whoever
     /// restarts those that it cannot.
     #[must_use]
@@ -305,12 +322,41 @@ impl Shared {
         self.with(|core, now| core.control_lost(peer, reason, now));
     }
 
+    fn is_over(&self) -> bool {
+        self.lock().is_over()
+    }
+
     fn unreachable(&self, peer: PeerIndex, reason: Unlinked) {
         self.with(|core, now| core.unreachable(peer, reason, now));
     }
 
     fn report(&self, link: PeerIndex, message: ToFront) {
-        self.with(|core, now| core.report(link, message, now));
+        let from = message.from;
+        match &message.report {
+            Report::Notice(notice) => self.heed(notice),
+            report => {
+                let is_new = matches!(report, Report::State(StageState::Idle { .. }));
+                self.with(|core, now| core.report(link, message, now));
+                if is_new {
+                    self.tell_notice(Some(from));
+                }
+            }
+        }
+    }
+
+    /// What the cluster's root says is its own proof, whoever brings it.
+    fn heed(&self, notice: &Bytes) {
+        if let Err(error) = self.config.identity.heed(notice) {
+            tracing::warn!("a stage brought something else than a notice of the cluster's root: {error}");
+        }
+    }
+
+    /// Passes on what the cluster's root has said, if it has said anything, to one machine or to all.
+    fn tell_notice(&self, to: Option<PeerIndex>) {
+        let latest = self.config.identity.notices().borrow().clone();
+        if let Some(notice) = latest {
+            self.with(|core, _| core.tell_notice(to, notice.bytes()));
+        }
     }
 }
 
@@ -352,12 +398,11 @@ async fn dial_work(
         context: plan.context,
     };
     let link = match config.addresses().nth(usize::from(first.0)).ok_or("no such machine")? {
-        StageAddress::Local(node) => control::link_local(config, node).await,
+        StageAddress::Local(node) => control::link_local(config, node, Purpose::Rows).await,
         StageAddress::Remote { address, node } => {
             let address = address.borrow().clone().ok_or("it has no address")?;
-            net::dial(&address, &config.identity, *node, &config.dial)
-                .await
-                .map_err(|error| error.to_string())?
+            let options = DialOptions { purpose: Purpose::Rows, ..config.dial.clone() };
+            net::dial(&address, &config.identity, *node, &options).await.map_err(|error| error.to_string())?
         }
     };
     greet(link, LinkRole::Rows(hello), &config.build).await.map_err(|error: GreetError| error.to_string())
@@ -369,6 +414,14 @@ async fn recall(front: Weak<Shared>, prompts: Arc<Prompts>) {
     let known = tokio::task::spawn_blocking(move || prompts.recall()).await.unwrap_or_default();
     if let Some(shared) = front.upgrade() {
         shared.with(|core, _| core.remember(known));
+    }
+}
+
+/// Tells all machines whatever the cluster's root says from now on.
+async fn spread(front: Weak<Shared>, mut notices: watch::Receiver<Option<Notice>>) {
+    while notices.changed().await.is_ok() {
+        let Some(shared) = front.upgrade() else { return };
+        shared.tell_notice(None);
     }
 }
 

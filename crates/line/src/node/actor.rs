@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use net::{Link, LinkSender, Role};
+use net::{Link, LinkSender, PeerInfo, Purpose};
 use protocol::{
     Assign, Command, Fault, FaultKind, Generation, Holding, LinkRole, NodeId, PeerIndex, RefuseReason,
-    Report, RowsHello, StageState, ToFront, ToStage,
+    Report, RowsHello, Sight, StageState, Tenant, ToFront, ToStage,
 };
 use stage::Engine;
 use tokio::sync::mpsc;
@@ -13,11 +13,12 @@ use tokio::time::Instant;
 
 use super::dial::{Links, read_control};
 use super::filed::Filed;
+use super::lease::Lease;
 use super::place::Place;
 use super::seat::{EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
 use super::{Event, Greeted, NodeConfig};
-use crate::greeting::{self, GreetError, accept, refuse};
+use crate::greeting::{self, GreetError, accept, refuse, show};
 use crate::source::LoadError;
 use crate::task::Task;
 
@@ -28,15 +29,6 @@ struct Control {
     peer: PeerIndex,
     sender: LinkSender,
     _reader: Task,
-}
-
-impl Control {
-    /// Whether a newcomer takes the link's place: a front that comes itself needs nobody to pass its messages on.
-    /// Another front does not, nor the same one again while its link lives: two that share an identity would take the
-    /// stage from each other for ever.
-    fn gives_way_to(&self, newcomer: &LinkSender) -> bool {
-        self.sender.peer().role == Role::Stage && newcomer.peer().role == Role::Front
-    }
 }
 
 /// A wish to stand by.
@@ -57,13 +49,14 @@ pub(super) struct Actor {
     engine: EngineSeat,
     /// A link for rows that came before this stage was ready for it.
     parked: Option<(Greeted, RowsHello)>,
-    /// When a resting engine is freed. Only while there is no place for it.
-    lease: Option<Instant>,
+    /// For whom the node is kept. A resting engine is freed when it is kept for nobody.
+    lease: Lease,
 }
 
 impl Actor {
     pub(super) fn new(config: NodeConfig, events: mpsc::Sender<Event>) -> Self {
         Self {
+            lease: Lease::new(config.lease),
             config: Arc::new(config),
             events,
             links: 0,
@@ -72,26 +65,31 @@ impl Actor {
             standby: None,
             engine: EngineSeat::Empty,
             parked: None,
-            lease: None,
         }
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
+        let mut notices = self.config.identity.notices();
         loop {
-            // An engine that is still loading or finishing is looked at again when it rests.
-            let lease = self.lease.filter(|_| self.engine.is_resting());
+            let ends = self.lease.ends();
             let event = tokio::select! {
                 event = inbox.recv() => event,
-                () = async { tokio::time::sleep_until(lease.unwrap_or_else(Instant::now)).await }, if lease.is_some() => {
-                    tracing::info!("no front needs the model; its memory is freed");
-                    self.lease = None;
-                    self.engine.free(&self.events);
+                // The identity, which sends them, lives as long as the node.
+                Ok(()) = notices.changed() => {
+                    self.noticed();
+                    self.rest();
+                    continue;
+                }
+                () = async { tokio::time::sleep_until(ends.unwrap_or_else(Instant::now)).await }, if ends.is_some() => {
+                    self.lease.expire(Instant::now());
+                    self.rest();
                     continue;
                 }
             };
             let Some(event) = event else { return };
             self.handle(event);
             self.advance();
+            self.rest();
         }
     }
 
@@ -134,12 +132,45 @@ impl Actor {
         }
     }
 
+    /// The cluster's root has let members go: the node is not kept for one of them.
+    fn noticed(&mut self) {
+        self.tell_notice();
+        let tenant = self.lease.tenant(Instant::now());
+        if tenant.is_some_and(|tenant| self.config.identity.has_let_go(tenant.front)) {
+            const REASON: &str = "the cluster's root has let the front go";
+            if let Some(control) = self.control.take() {
+                control.sender.close(REASON);
+            }
+            self.leave(REASON);
+            self.lease.release(Instant::now());
+        }
+    }
+
+    /// Tells the front what the cluster's root has said, if it has said anything.
+    fn tell_notice(&self) {
+        let latest = self.config.identity.notices().borrow().clone();
+        if let Some(notice) = latest {
+            self.report(Report::Notice(notice.bytes().clone()));
+        }
+    }
+
+    /// Frees an engine that is kept for nobody; one that is still loading or finishing, when it rests.
+    fn rest(&mut self) {
+        if !self.lease.keeps() && self.engine.is_resting() {
+            tracing::info!("no front needs the model; its memory is freed");
+            self.engine.free(&self.events);
+        }
+    }
+
     /// Someone connected: hear what for, without holding up the node.
     fn attached(&self, link: Link) {
         let events = self.events.clone();
         tokio::spawn(async move {
             let (sender, mut receiver) = link.split();
             match greeting::hear(&mut receiver).await {
+                Ok(hello) if !fits(sender.peer(), &hello.role) => {
+                    refuse(&sender, RefuseReason::OtherPurpose);
+                }
                 Ok(hello) => {
                     let _ = events.send(Event::Greeted(Box::new(Greeted { hello, sender, receiver }))).await;
                 }
@@ -154,27 +185,35 @@ impl Actor {
 
     fn greeted(&mut self, greeted: Greeted) {
         match &greeted.hello.role {
-            LinkRole::Control { peer } => self.take_control(*peer, greeted),
+            LinkRole::Control { peer, front } => self.take_control(*peer, *front, greeted),
             LinkRole::Rows(rows) => {
                 let rows = rows.clone();
                 self.take_rows(greeted, rows);
             }
+            LinkRole::Observe { notice } if notice.is_empty() => show(&greeted.sender, self.sight()),
+            LinkRole::Observe { notice } => match self.config.identity.heed(notice) {
+                Ok(_) => show(&greeted.sender, self.sight()),
+                Err(_) => refuse(&greeted.sender, RefuseReason::NotHeeded),
+            },
         }
     }
 
     /// A front, or a neighbour that relays, wants this stage.
-    fn take_control(&mut self, peer: PeerIndex, greeted: Greeted) {
+    fn take_control(&mut self, peer: PeerIndex, front: NodeId, greeted: Greeted) {
         let Greeted { sender, mut receiver, .. } = greeted;
-        if let Some(control) = &self.control {
-            if !control.gives_way_to(&sender) {
-                return refuse(&sender, RefuseReason::Busy);
-            }
+        if self.config.identity.has_let_go(front) {
+            return refuse(&sender, RefuseReason::LetGo);
+        }
+        let itself = sender.peer().purpose == Purpose::Control;
+        if let Err(tenant) = self.lease.take(front, itself, Instant::now()) {
+            return refuse(&sender, RefuseReason::Kept { tenant });
+        }
+        if let Some(control) = self.control.take() {
             control.sender.close("the front reaches the stage itself now");
             self.leave("the front reaches the stage itself now");
         }
         if accept(&sender, &self.config.build).is_err() {
-            self.control = None;
-            return;
+            return self.lease.unlinked(Instant::now());
         }
         self.links += 1;
         let (number, events) = (self.links, self.events.clone());
@@ -190,9 +229,9 @@ impl Actor {
                 }
             }
         });
-        self.lease = None;
         self.control = Some(Control { number, peer, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
+        self.tell_notice();
     }
 
     fn command(&mut self, link: u64, message: ToStage) {
@@ -209,9 +248,20 @@ impl Actor {
                 tracing::info!(layers = %holding.layers, "stands by");
                 self.standby = Some(Standby { holding, told: false });
             }
+            Command::Notice(notice) => {
+                // A front that says something else is no reason to stop working for it.
+                if let Err(error) = self.config.identity.heed(&notice) {
+                    tracing::warn!(
+                        "the front brought something else than a notice of the cluster's root: {error}"
+                    );
+                }
+            }
             Command::Release => {
                 self.leave("the front released the stage");
-                self.lease = Some(Instant::now());
+                self.lease.release(Instant::now());
+                if let Some(control) = self.control.take() {
+                    control.sender.close("released");
+                }
             }
             Command::Hint(hint) => {
                 if self.place_in(message.generation).is_some()
@@ -238,19 +288,19 @@ impl Actor {
             // If it is there and said something else than a command, it learns so.
             control.sender.close(reason);
             self.leave("the front is gone");
-            self.lease = Some(Instant::now() + self.config.lease);
+            self.lease.unlinked(Instant::now());
         }
     }
 
     fn assigned(&mut self, generation: Generation, assign: Assign) {
         self.leave("assigned anew");
-        self.lease = None;
         tracing::info!(%generation, layers = %assign.holding.layers, "assigned");
         let mut place = Place::new(generation, assign);
         if let Some(next) = place.assign.downstream.clone()
             && let Some(peer) = next.relay
+            && let Some(Tenant { front, .. }) = self.lease.tenant(Instant::now())
         {
-            place.relay_task = Some(self.links(generation).relay(next, peer));
+            place.relay_task = Some(self.links(generation).relay(next, LinkRole::Control { peer, front }));
         }
         self.place = Some(place);
     }
@@ -419,6 +469,17 @@ impl Actor {
         place.upstream_task = Some(links.upstream(greeted.sender, greeted.receiver, engine));
     }
 
+    /// What an observer sees.
+    fn sight(&self) -> Sight {
+        Sight {
+            build: self.config.build.clone(),
+            tenant: self.lease.tenant(Instant::now()),
+            layers: self.wanted().map(|holding| holding.layers),
+            works: self.engine.handle().is_some(),
+            notice: self.config.identity.notices().borrow().as_ref().map_or(0, net::Notice::number),
+        }
+    }
+
     fn links(&self, generation: Generation) -> Links {
         Links { config: Arc::clone(&self.config), events: self.events.clone(), generation }
     }
@@ -442,6 +503,18 @@ impl Actor {
         if let Some(control) = &self.control {
             greeting::tell(&control.sender, message);
         }
+    }
+}
+
+/// Whether a link's first message asks for what its handshake asked for.
+fn fits(peer: &PeerInfo, role: &LinkRole) -> bool {
+    match (peer.purpose, role) {
+        // Who comes itself commands in its own name only.
+        (Purpose::Control, LinkRole::Control { front, .. }) => peer.node == *front,
+        (Purpose::Relay, LinkRole::Control { .. })
+        | (Purpose::Rows, LinkRole::Rows(_))
+        | (Purpose::Observe, LinkRole::Observe { .. }) => true,
+        _ => false,
     }
 }
 

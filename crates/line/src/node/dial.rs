@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::{LinkReceiver, LinkSender};
-use protocol::{Downstream, Generation, LinkRole, PeerIndex, RefuseReason, RowsHello, ToFront, Wire};
+use net::{LinkReceiver, LinkSender, Purpose};
+use protocol::{Downstream, Generation, LinkRole, RefuseReason, RowsHello, ToFront, Wire};
 use stage::Handle;
 use tokio::sync::mpsc;
 
@@ -31,7 +31,7 @@ impl Links {
     /// Dials the next stage until it accepts or refuses for good, then watches the link.
     pub(super) fn downstream(self, next: Downstream, hello: RowsHello) -> Task {
         Task::spawn(async move {
-            let reason = match self.dial(&next, LinkRole::Rows(hello), None).await {
+            let reason = match self.dial(&next, Purpose::Rows, LinkRole::Rows(hello)).await {
                 Ok((sender, mut receiver)) => {
                     self.say(Event::Downstream(self.generation, sender)).await;
                     match receiver.recv().await {
@@ -45,11 +45,10 @@ impl Links {
         })
     }
 
-    /// Dials the neighbour, which the front calls `peer` and cannot reach, then passes its reports on.
-    pub(super) fn relay(self, next: Downstream, peer: PeerIndex) -> Task {
+    /// Dials the neighbour, which the front cannot reach, in the front's name, then passes its reports on.
+    pub(super) fn relay(self, next: Downstream, role: LinkRole) -> Task {
         Task::spawn(async move {
-            let role = LinkRole::Control { peer };
-            let reason = match self.dial(&next, role, Some(self.config.heartbeat)).await {
+            let reason = match self.dial(&next, Purpose::Relay, role).await {
                 Ok((sender, mut receiver)) => {
                     self.say(Event::RelayUp(self.generation, sender.clone())).await;
                     let reason = loop {
@@ -96,12 +95,13 @@ impl Links {
     async fn dial(
         &self,
         next: &Downstream,
+        purpose: Purpose,
         role: LinkRole,
-        heartbeat: Option<net::Heartbeat>,
     ) -> Result<(LinkSender, LinkReceiver), RefuseReason> {
         let config = &self.config;
         let mut options = config.dial.clone();
-        options.link.heartbeat = heartbeat;
+        options.purpose = purpose;
+        options.link.heartbeat = (purpose == Purpose::Relay).then_some(config.heartbeat);
         let mut backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX);
         loop {
             match net::dial(&next.address, &config.identity, next.node, &options).await {
@@ -126,7 +126,12 @@ pub(crate) async fn read_control<M: Wire>(receiver: &mut LinkReceiver) -> Result
 /// Whether dialling again in this generation is pointless.
 const fn is_final(reason: &RefuseReason) -> bool {
     match reason {
-        RefuseReason::Version { .. } | RefuseReason::WrongPeer | RefuseReason::Mismatch { .. } => true,
-        RefuseReason::Busy | RefuseReason::NotAssigned { .. } => false,
+        RefuseReason::Version { .. }
+        | RefuseReason::WrongPeer
+        | RefuseReason::Mismatch { .. }
+        | RefuseReason::OtherPurpose
+        | RefuseReason::LetGo
+        | RefuseReason::NotHeeded => true,
+        RefuseReason::Kept { .. } | RefuseReason::NotAssigned { .. } => false,
     }
 }

@@ -7,6 +7,7 @@
 mod actor;
 mod dial;
 mod filed;
+mod lease;
 mod place;
 mod seat;
 mod sink;
@@ -42,7 +43,7 @@ pub struct NodeConfig {
     pub heartbeat: net::Heartbeat,
     /// Where prefixes outlive the engine, if they shall.
     pub store: Option<PrefixStore>,
-    /// How long a loaded engine is kept for a front that is gone.
+    /// How long the node, and a loaded engine, is kept for a front that is gone.
     pub lease: Duration,
 }
 

@@ -44,14 +44,15 @@ impl Sink for LinkSink {
 
 #[cfg(test)]
 mod tests {
-    use net::{LinkOptions, LinkReceiver, PeerInfo, Role, memory_pair};
+    use net::{LinkOptions, LinkReceiver, PeerInfo, Purpose, Role, memory_pair};
     use protocol::{Chunk, Close, NodeId, Position, SeqId, Token, Wire};
 
     use super::*;
 
     /// A link that takes one small frame, and the end where nobody reads.
     fn narrow(inbox_bytes: usize) -> (LinkSender, net::Link) {
-        let peer = || PeerInfo { node: NodeId([1; 32]), role: Role::Stage, address: "test".into() };
+        let (role, purpose) = (Role::Stage, Purpose::Control);
+        let peer = || PeerInfo { node: NodeId([1; 32]), role, purpose, address: "test".into() };
         let options = LinkOptions { inbox_bytes, ..LinkOptions::default() };
         let (ours, theirs) = memory_pair(peer(), peer(), &options);
         (ours.split().0, theirs)

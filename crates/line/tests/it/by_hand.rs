@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use net::{DialOptions, Heartbeat, Identity, LinkReceiver, LinkSender};
+use net::{DialOptions, Heartbeat, Identity, LinkReceiver, LinkSender, Purpose};
 use protocol::{
     Assign, Command, Generation, Hello, HelloReply, Holding, KvType, LayerRange, LinkRole, NodeId,
     PROTOCOL_VERSION, PeerIndex, Report, RowDtype, RowsHello, StageIndex, StageState, ToFront, ToStage, Wire,
@@ -24,9 +24,25 @@ pub(crate) struct Spoken {
     pub(crate) receiver: LinkReceiver,
 }
 
-/// Dials the stage and says `hello`.
+/// Dials the stage for what `hello` wants, and says it.
 pub(crate) async fn say(stage: &TestStage, identity: &Identity, hello: &Hello) -> Spoken {
-    let mut options = DialOptions::default();
+    let purpose = match hello.role {
+        LinkRole::Control { front, .. } if front == identity.node() => Purpose::Control,
+        LinkRole::Control { .. } => Purpose::Relay,
+        LinkRole::Rows(_) => Purpose::Rows,
+        LinkRole::Observe { .. } => Purpose::Observe,
+    };
+    say_for(stage, identity, purpose, hello).await
+}
+
+/// As [`say`], over a link that was dialled for `purpose`.
+pub(crate) async fn say_for(
+    stage: &TestStage,
+    identity: &Identity,
+    purpose: Purpose,
+    hello: &Hello,
+) -> Spoken {
+    let mut options = DialOptions { purpose, ..DialOptions::default() };
     if matches!(hello.role, LinkRole::Control { .. }) {
         options.link.heartbeat = Some(Heartbeat::default());
     }
@@ -52,8 +68,9 @@ pub(crate) fn hello(role: LinkRole) -> Hello {
     Hello { version: PROTOCOL_VERSION, build: "by hand".into(), role }
 }
 
-pub(crate) fn control(peer: u16) -> Hello {
-    hello(LinkRole::Control { peer: PeerIndex(peer) })
+/// What a front says to command a stage, and a neighbour that passes its commands on.
+pub(crate) fn control(peer: u16, front: &Identity) -> Hello {
+    hello(LinkRole::Control { peer: PeerIndex(peer), front: front.node() })
 }
 
 /// What the stage before the tail of a line of two says, if all is well.
@@ -99,7 +116,7 @@ pub(crate) fn tail_layers() -> Holding {
 
 /// Takes the stage as its front would, and waits until it is ready.
 pub(crate) async fn assign(stage: &TestStage, front: &Identity, assign: Assign) -> Spoken {
-    let mut link = say(stage, front, &control(assign.index.0)).await;
+    let mut link = say(stage, front, &control(assign.index.0, front)).await;
     assert!(matches!(link.reply, HelloReply::Accept { .. }), "{:?}", link.reply);
     let (to, command) = (PeerIndex(assign.index.0), Command::Assign(Box::new(assign)));
     send(&link.sender, &ToStage { to, generation: GENERATION, command });

@@ -4,6 +4,7 @@
 mod by_hand;
 mod drafts;
 mod line;
+mod notices;
 mod onlookers;
 mod prompts;
 mod recovery;

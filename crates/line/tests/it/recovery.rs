@@ -142,7 +142,7 @@ async fn a_stage_that_freezes_makes_the_line_unready_and_its_thawing_heals_it() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_front_is_told_that_the_stage_is_taken_and_gets_it_when_the_first_is_gone() {
+async fn a_second_front_is_told_that_the_stage_is_taken_and_gets_it_when_the_first_lets_go() {
     let root = ClusterRoot::new().unwrap();
     let fronts = [(); 2].map(|()| root.issue(Role::Front, None).unwrap());
     let stage = TestStage::start(root.issue(Role::Stage, None).unwrap(), CallTime::default()).await;
@@ -153,9 +153,9 @@ async fn a_second_front_is_told_that_the_stage_is_taken_and_gets_it_when_the_fir
         () = ready(&first) => [first, second],
         () = ready(&second) => [second, first],
     };
-    not_ready_because(&second, "already serves another front").await;
+    not_ready_because(&second, "kept for front").await;
     check(&first, &[1], 20).await;
-    drop(first);
+    first.release().await;
     ready(&second).await;
     check(&second, &[1], 20).await;
     assert_eq!(*stage.loads.borrow(), 1, "the layers stay for the next front");
@@ -214,9 +214,9 @@ async fn a_stage_frees_its_memory_when_released_and_when_its_lease_ends() {
     let (front, stages) = Identity::ephemeral_cluster(2).unwrap();
     for release in [true, false] {
         let (alive, mut seen) = watch::channel(false);
-        let lease = if release { PATIENCE * 100 } else { Duration::ZERO };
         let (_, loads) = watch::channel(0);
-        let stage = TestStage::start_with(stages[1].clone(), Arc::new(Mortal { alive }), loads, lease).await;
+        let stage =
+            TestStage::start_with(stages[1].clone(), Arc::new(Mortal { alive }), loads, Duration::ZERO).await;
         let link = assign(&stage, &front, tail_of_two(stages[0].node())).await;
         assert!(*seen.borrow_and_update());
         if release {

@@ -24,8 +24,8 @@ pub(crate) const CONTEXT: u32 = 4096;
 
 /// Null engines; every load is counted.
 pub(crate) struct NullSource {
-    time: CallTime,
-    loads: watch::Sender<u32>,
+    pub(crate) time: CallTime,
+    pub(crate) loads: watch::Sender<u32>,
 }
 
 impl EngineSource for NullSource {
@@ -56,6 +56,7 @@ fn dial_options() -> DialOptions {
 /// One stage that listens on a port of its own.
 pub(crate) struct TestStage {
     pub(crate) node: Node,
+    pub(crate) identity: Identity,
     pub(crate) address: String,
     pub(crate) loads: watch::Receiver<u32>,
     serving: JoinHandle<()>,
@@ -74,11 +75,12 @@ impl TestStage {
         loads: watch::Receiver<u32>,
         lease: Duration,
     ) -> Self {
-        let listener = Listener::bind("127.0.0.1:0", &identity, ListenerOptions::default()).await.unwrap();
+        let options = ListenerOptions { relayed: true, ..ListenerOptions::default() };
+        let listener = Listener::bind("127.0.0.1:0", &identity, options).await.unwrap();
         let address = listener.local_addr().to_string();
         let node = Node::start(NodeConfig {
             store: None,
-            identity,
+            identity: identity.clone(),
             source,
             build: "test".into(),
             dial: dial_options(),
@@ -87,7 +89,7 @@ impl TestStage {
         });
         let server = node.clone();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
-        Self { node, address, loads, serving }
+        Self { node, identity, address, loads, serving }
     }
 
     /// Ends the stage as if its process had been killed.

@@ -8,7 +8,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{Answer, DialOptions, PeerError, await_answer, judge, socket, turn_away};
 use crate::{
-    Identity, IdentityError, Link, Membership, PeerInfo,
+    Identity, IdentityError, Link, Membership, PeerInfo, Purpose,
     tls::{self, HandshakeError},
 };
 
@@ -70,28 +70,31 @@ pub async fn dial(
     expect: Option<NodeId>,
     options: &DialOptions,
 ) -> Result<Link, DialError> {
-    let connector = TlsConnector::from(tls::client_config(identity)?);
-    let (carrier, peer) = timeout(options.within, connect(address, connector, expect, options))
+    let (carrier, peer) = timeout(options.within, connect(address, identity, expect, options))
         .await
         .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
-    let peer = PeerInfo { node: peer.node, role: peer.role, address: address.to_owned() };
-    Ok(Link::over(carrier, peer, &options.link))
+    let peer =
+        PeerInfo { node: peer.node, role: peer.role, purpose: options.purpose, address: address.to_owned() };
+    let link = Link::over(carrier, peer, &options.link);
+    identity.watch(link.weak());
+    Ok(link)
 }
 
 async fn connect(
     address: &str,
-    connector: TlsConnector,
+    identity: &Identity,
     expect: Option<NodeId>,
     options: &DialOptions,
 ) -> Result<(TlsStream<socket::Socket>, Membership), DialError> {
+    let connector = TlsConnector::from(tls::client_config(identity, options.purpose)?);
     let unreachable =
         |error: std::io::Error| DialError::Connect { address: address.to_owned(), reason: error.to_string() };
     let failed = |error| DialError::Handshake { address: address.to_owned(), error };
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
     let stream = socket::prepare(stream).map_err(unreachable)?;
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
-    tls::check_protocol(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
-    let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit) {
+    Purpose::agreed(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
+    let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity) {
         Ok(peer) => peer,
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;

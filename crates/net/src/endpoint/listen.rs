@@ -19,9 +19,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{Admit, ListenerOptions, PeerError, judge, socket, turn_away, welcome};
+use super::{ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
-    Identity, IdentityError, Link, PeerInfo,
+    Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role,
     tls::{self, HandshakeError},
 };
 
@@ -118,7 +118,8 @@ impl Listener {
         let local = port.local_addr().map_err(failed)?;
         let (tx, ready) = mpsc::channel(MAX_READY);
         let counters = Arc::new(Counters::default());
-        let door = Door { acceptor, options: Arc::new(options), ready: tx, counters: counters.clone() };
+        let keeper = Arc::new(Keeper { acceptor, identity: identity.clone(), options });
+        let door = Door { keeper, ready: tx, counters: counters.clone() };
         let task = tokio::spawn(door.run(port));
         Ok(Self { address: local, ready, counters, task })
     }
@@ -157,8 +158,7 @@ impl Drop for Listener {
 
 /// What the accepting task works with.
 struct Door {
-    acceptor: TlsAcceptor,
-    options: Arc<ListenerOptions>,
+    keeper: Arc<Keeper>,
     ready: mpsc::Sender<Link>,
     counters: Arc<Counters>,
 }
@@ -178,7 +178,7 @@ impl Door {
                 }
                 taken = port.accept() => match taken {
                     Ok((stream, address)) => {
-                        if pending.len() >= self.options.max_pending.max(1)
+                        if pending.len() >= self.keeper.options.max_pending.max(1)
                             && let Some((_, (oldest, task))) = pending.pop_first()
                         {
                             task.abort();
@@ -206,23 +206,23 @@ impl Door {
         stream: TcpStream,
         address: SocketAddr,
     ) -> impl Future<Output = u64> + Send + 'static {
-        let door = Self {
-            acceptor: self.acceptor.clone(),
-            options: self.options.clone(),
-            ready: self.ready.clone(),
-            counters: self.counters.clone(),
-        };
+        let door =
+            Self { keeper: self.keeper.clone(), ready: self.ready.clone(), counters: self.counters.clone() };
         async move {
-            let within = door.options.handshake_within;
+            let Keeper { identity, options, .. } = &*door.keeper;
+            let within = options.handshake_within;
             // A link waits for its turn within the same limit: its peer believes that it is being served.
             let outcome = timeout(within, async {
-                let (carrier, peer) = greet(&door.acceptor, stream, address, &door.options.admit).await?;
+                let (carrier, peer) = greet(&door.keeper, stream, address).await?;
                 let Ok(place) = door.ready.reserve().await else { return Ok(()) };
                 let mut carrier = carrier;
                 welcome(&mut carrier).await?;
                 door.counters.accepted.fetch_add(1, Relaxed);
-                tracing::debug!(%address, node = %peer.node.short(), role = %peer.role, "link accepted");
-                place.send(Link::over(carrier, peer, &door.options.link));
+                let PeerInfo { node, role, purpose, .. } = &peer;
+                tracing::debug!(%address, node = %node.short(), %role, ?purpose, "link accepted");
+                let link = Link::over(carrier, peer, &options.link);
+                identity.watch(link.weak());
+                place.send(link);
                 Ok(())
             });
             match outcome.await {
@@ -247,23 +247,43 @@ impl Door {
     }
 }
 
+/// By what a peer is judged.
+pub(super) struct Keeper {
+    pub(super) acceptor: TlsAcceptor,
+    pub(super) identity: Identity,
+    pub(super) options: ListenerOptions,
+}
+
 /// One handshake, up to the judgement on the peer.
 pub(super) async fn greet(
-    acceptor: &TlsAcceptor,
+    keeper: &Keeper,
     stream: TcpStream,
     address: SocketAddr,
-    admit: &Admit,
 ) -> Result<(TlsStream<socket::Socket>, PeerInfo), AcceptError> {
     let stream = socket::prepare(stream).map_err(HandshakeError::from)?;
+    let Keeper { acceptor, identity, options } = keeper;
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
-    tls::check_protocol(carrier.get_ref().1.alpn_protocol())?;
-    match judge(carrier.get_ref().1.peer_certificates(), None, admit) {
-        Ok(peer) => {
-            Ok((carrier, PeerInfo { node: peer.node, role: peer.role, address: address.to_string() }))
+    let purpose = Purpose::agreed(carrier.get_ref().1.alpn_protocol())?;
+    let peer = judge(carrier.get_ref().1.peer_certificates(), None, &options.admit, identity);
+    match peer.and_then(|peer| allow(peer, purpose, options.relayed)) {
+        Ok(Membership { node, role, .. }) => {
+            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }))
         }
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;
             Err(error.into())
         }
     }
+}
+
+/// Whether a member may do what it came for.
+fn allow(peer: Membership, purpose: Purpose, relayed: bool) -> Result<Membership, PeerError> {
+    if !purpose.is_open_to(peer.role) {
+        return Err(PeerError::NotForRole { purpose, role: peer.role, node: peer.node });
+    }
+    // A front could command as well.
+    if purpose == Purpose::Relay && peer.role == Role::Stage && !relayed {
+        return Err(PeerError::NotRelayed);
+    }
+    Ok(peer)
 }

@@ -7,14 +7,14 @@ mod dial;
 mod listen;
 mod socket;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use protocol::{NodeId, limits::MAX_TEXT};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    IdentityError, LinkOptions, Membership, Role, SegmentError, Serial,
+    Identity, IdentityError, LinkOptions, Membership, Purpose, Role, SegmentError,
     link::{HEADER, Header, Segment},
     tls::HandshakeError,
 };
@@ -33,16 +33,19 @@ pub struct ListenerOptions {
     pub max_pending: usize,
     /// How long one handshake may take.
     pub handshake_within: Duration,
+    /// Whether a neighbour may pass on what the front commands. Whoever may do that can command as well.
+    pub relayed: bool,
 }
 
 impl Default for ListenerOptions {
-    /// Every member, 256 handshakes at once, 5 s each.
+    /// Every member, 256 handshakes at once, 5 s each, no neighbour that passes commands on.
     fn default() -> Self {
         Self {
             link: LinkOptions::default(),
             admit: Admit::default(),
             max_pending: 256,
             handshake_within: Duration::from_secs(5),
+            relayed: false,
         }
     }
 }
@@ -52,6 +55,8 @@ impl Default for ListenerOptions {
 pub struct DialOptions {
     /// Of the link.
     pub link: LinkOptions,
+    /// What it is for.
+    pub purpose: Purpose,
     /// Which peers will do.
     pub admit: Admit,
     /// How long name lookup, connection and handshake may take together.
@@ -59,11 +64,12 @@ pub struct DialOptions {
 }
 
 impl Default for DialOptions {
-    /// A stage, within 5 s.
+    /// To command a stage, within 5 s.
     fn default() -> Self {
         Self {
             link: LinkOptions::default(),
-            admit: Admit { role: Some(Role::Stage), ..Admit::default() },
+            purpose: Purpose::Control,
+            admit: Admit { role: Some(Role::Stage) },
             within: Duration::from_secs(5),
         }
     }
@@ -74,8 +80,6 @@ impl Default for DialOptions {
 pub struct Admit {
     /// Only this role; `None` for any.
     pub role: Option<Role>,
-    /// Not these memberships.
-    pub revoked: BTreeSet<Serial>,
 }
 
 /// Why a member of the cluster is not let in.
@@ -102,11 +106,24 @@ pub enum PeerError {
         /// Whose.
         node: NodeId,
     },
-    /// A membership that was taken back.
-    #[error("the membership {serial} of node {} was revoked", node.short())]
-    Revoked {
-        /// Which membership.
-        serial: Serial,
+    /// A member that may not do what it wants to.
+    #[error("a membership as {role} is not for one who wants to {purpose} (node {})", node.short())]
+    NotForRole {
+        /// What it wants.
+        purpose: Purpose,
+        /// The role in the membership.
+        role: Role,
+        /// Whose.
+        node: NodeId,
+    },
+    /// A neighbour that wants to pass commands on, where none may.
+    #[error(
+        "no neighbour may pass commands on to this stage: start it with --relayed if its front cannot reach it"
+    )]
+    NotRelayed,
+    /// A member that the cluster's root has let go.
+    #[error("the cluster's root has let node {} go: enrol the machine anew, with a new key", node.short())]
+    LetGo {
         /// Whose.
         node: NodeId,
     },
@@ -117,6 +134,7 @@ fn judge(
     certs: Option<&[CertificateDer<'_>]>,
     expect: Option<NodeId>,
     admit: &Admit,
+    identity: &Identity,
 ) -> Result<Membership, PeerError> {
     // TLS asked for a certificate and checked it, so that there is one.
     let cert = certs.and_then(<[_]>::first).map_or(&[][..], |cert| cert.as_ref());
@@ -131,8 +149,8 @@ fn judge(
     {
         return Err(PeerError::WrongRole { expected, found: peer.role, node: peer.node });
     }
-    if admit.revoked.contains(&peer.serial) {
-        return Err(PeerError::Revoked { serial: peer.serial, node: peer.node });
+    if identity.has_let_go(peer.node) {
+        return Err(PeerError::LetGo { node: peer.node });
     }
     Ok(peer)
 }

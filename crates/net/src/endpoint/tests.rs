@@ -16,10 +16,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{
     AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, PeerError, dial,
-    listen::greet,
+    listen::{Keeper, greet},
 };
 use crate::{
-    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Role, tls,
+    ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Purpose, Role,
+    tls,
 };
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -31,8 +32,20 @@ fn cluster() -> (Identity, Identity) {
     (front, stages.remove(0))
 }
 
+fn keeper(identity: &Identity, admit: Admit) -> Keeper {
+    Keeper {
+        acceptor: TlsAcceptor::from(tls::server_config(identity).unwrap()),
+        identity: identity.clone(),
+        options: ListenerOptions { admit, ..ListenerOptions::default() },
+    }
+}
+
 fn any_role() -> DialOptions {
     DialOptions { admit: Admit::default(), ..DialOptions::default() }
+}
+
+fn wanting(purpose: Purpose) -> DialOptions {
+    DialOptions { purpose, ..any_role() }
 }
 
 /// What each side makes of the other: the accepted peer or why not, and the dialled link or why not.
@@ -44,10 +57,10 @@ async fn meet(
 ) -> (Result<PeerInfo, AcceptError>, Result<PeerInfo, DialError>) {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap().to_string();
-    let acceptor = TlsAcceptor::from(tls::server_config(listening).unwrap());
+    let keeper = keeper(listening, admit.clone());
     let accepting = async {
         let (stream, from) = port.accept().await.unwrap();
-        let (mut carrier, peer) = greet(&acceptor, stream, from, admit).await?;
+        let (mut carrier, peer) = greet(&keeper, stream, from).await?;
         super::welcome(&mut carrier).await?;
         // The dialling side may still turn this one away.
         let mut rest = Vec::new();
@@ -124,7 +137,7 @@ async fn a_client_without_a_membership_is_refused() {
 async fn a_member_that_asks_for_another_protocol_is_refused() {
     let (front, stage) = cluster();
     for protocols in [vec![], vec![b"h2".to_vec()]] {
-        let mut config = Arc::unwrap_or_clone(tls::client_config(&front).unwrap());
+        let mut config = Arc::unwrap_or_clone(tls::client_config(&front, Purpose::Control).unwrap());
         config.alpn_protocols = protocols;
         let refused = raw_client(&stage, config).await;
         assert!(
@@ -138,7 +151,7 @@ async fn a_member_that_asks_for_another_protocol_is_refused() {
 async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<PeerInfo, AcceptError> {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(stage).unwrap());
+    let keeper = keeper(stage, Admit::default());
     let client = async {
         let stream = TcpStream::connect(address).await.unwrap();
         if let Ok(mut carrier) =
@@ -149,7 +162,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
     };
     let server = async {
         let (stream, from) = port.accept().await.unwrap();
-        greet(&acceptor, stream, from, &Admit::default()).await.map(|(_, peer)| peer)
+        greet(&keeper, stream, from).await.map(|(_, peer)| peer)
     };
     soon(async { tokio::join!(server, client) }).await.0
 }
@@ -157,7 +170,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
 #[tokio::test]
 async fn a_wrong_role_is_refused_with_the_reason_on_both_sides() {
     let (front, stage) = cluster();
-    let only_fronts = Admit { role: Some(Role::Front), ..Admit::default() };
+    let only_fronts = Admit { role: Some(Role::Front) };
     let (accepted, dialled) = meet(&stage, &only_fronts, &stage, &any_role()).await;
     let wrong = PeerError::WrongRole { expected: Role::Front, found: Role::Stage, node: stage.node() };
     assert_eq!(accepted, Err(AcceptError::Peer(wrong.clone())));
@@ -169,6 +182,47 @@ async fn a_wrong_role_is_refused_with_the_reason_on_both_sides() {
     let (_, dialled) = meet(&front, &Admit::default(), &stage, &DialOptions::default()).await;
     let wrong = PeerError::WrongRole { expected: Role::Stage, found: Role::Front, node: front.node() };
     assert!(matches!(dialled, Err(DialError::Peer { error, .. }) if error == wrong));
+}
+
+#[tokio::test]
+async fn a_role_may_do_what_it_is_for_and_nothing_else() {
+    let root = ClusterRoot::new().unwrap();
+    let stage = root.issue(Role::Stage, None).unwrap();
+    for (role, allowed) in [
+        (Role::Front, &[Purpose::Control, Purpose::Relay, Purpose::Rows, Purpose::Observe][..]),
+        (Role::Stage, &[Purpose::Rows, Purpose::Relay]),
+        (Role::Observer, &[Purpose::Observe]),
+    ] {
+        let peer = root.issue(role, None).unwrap();
+        for purpose in Purpose::ALL {
+            let options = ListenerOptions { relayed: true, ..ListenerOptions::default() };
+            let mut listener = Listener::bind("127.0.0.1:0", &stage, options).await.unwrap();
+            let address = listener.local_addr().to_string();
+            let options = wanting(purpose);
+            let dialling = dial(&address, &peer, Some(stage.node()), &options);
+            if allowed.contains(&purpose) {
+                let (accepted, dialled) = soon(async { tokio::join!(listener.accept(), dialling) }).await;
+                assert_eq!(accepted.unwrap().peer().purpose, purpose, "{role}");
+                dialled.unwrap();
+                continue;
+            }
+            let error = PeerError::NotForRole { purpose, role, node: peer.node() };
+            let refused = soon(dialling).await.unwrap_err();
+            assert_eq!(refused, DialError::Refused { address, reason: error.to_string() });
+            // There was no link, so nothing was parsed.
+            assert_eq!((listener.stats().accepted, listener.stats().refused), (0, 1), "{role} {purpose:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_neighbour_passes_commands_on_only_where_it_may() {
+    let root = ClusterRoot::new().unwrap();
+    let [stage, neighbour] = [(); 2].map(|()| root.issue(Role::Stage, None).unwrap());
+    let (accepted, dialled) = meet(&stage, &Admit::default(), &neighbour, &wanting(Purpose::Relay)).await;
+    assert_eq!(accepted, Err(AcceptError::Peer(PeerError::NotRelayed)));
+    let Err(DialError::Refused { reason, .. }) = dialled else { panic!("{dialled:?}") };
+    assert!(reason.contains("--relayed"), "{reason}");
 }
 
 #[tokio::test]
@@ -203,20 +257,35 @@ async fn an_expired_membership_is_refused_on_either_side() {
 }
 
 #[tokio::test]
-async fn a_revoked_membership_is_refused() {
-    let (front, stage) = cluster();
-    let serial = front.membership().serial;
-    let admit = Admit { revoked: [serial].into(), ..Admit::default() };
-    let (accepted, dialled) = meet(&stage, &admit, &front, &any_role()).await;
-    assert_eq!(accepted, Err(AcceptError::Peer(PeerError::Revoked { serial, node: front.node() })));
-    assert!(matches!(dialled, Err(DialError::Refused { .. })));
+async fn a_member_that_was_let_go_is_refused_on_either_side_and_its_links_end() {
+    let root = ClusterRoot::new().unwrap();
+    let [front, other] = [(); 2].map(|()| root.issue(Role::Front, None).unwrap());
+    let stage = root.issue(Role::Stage, None).unwrap();
+    let (_listener, accepted, _dialled) = connected(&stage, &front, ListenerOptions::default()).await;
+    let (_other_listener, kept, _other) = connected(&stage, &other, ListenerOptions::default()).await;
+    let notice = root.notice(1, [front.node()].into()).unwrap();
+    assert_eq!(stage.heed(notice.bytes()), Ok(true));
+    let (_tx, mut rx) = accepted.split();
+    let Err(LinkError::Closed { reason }) = soon(rx.recv()).await else { panic!("the link lives") };
+    assert!(reason.contains("let this member go"), "{reason}");
+    let (accepted, dialled) = meet(&stage, &Admit::default(), &front, &any_role()).await;
+    let error = PeerError::LetGo { node: front.node() };
+    assert!(matches!(dialled, Err(DialError::Refused { reason, .. }) if reason == error.to_string()));
+    assert_eq!(accepted, Err(AcceptError::Peer(error)));
+    // The links of others live. Then they, too, dial nobody who was let go.
+    let (tx, _rx) = kept.split();
+    tx.send(1, Bytes::from_static(b"still there"), Bytes::new()).unwrap();
+    let notice = root.notice(2, [stage.node()].into()).unwrap();
+    assert_eq!(other.heed(notice.bytes()), Ok(true));
+    let (_, dialled) = meet(&stage, &Admit::default(), &other, &any_role()).await;
+    assert!(matches!(dialled, Err(DialError::Peer { error: PeerError::LetGo { .. }, .. })), "{dialled:?}");
 }
 
 #[tokio::test]
 async fn every_connection_proves_itself_anew() {
     let (front, stage) = cluster();
-    let config = tls::client_config(&front).unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(&stage).unwrap());
+    let config = tls::client_config(&front, Purpose::Control).unwrap();
+    let keeper = keeper(&stage, Admit::default());
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for _ in 0..3 {
         let client = async {
@@ -228,7 +297,7 @@ async fn every_connection_proves_itself_anew() {
         };
         let server = async {
             let (stream, from) = port.accept().await.unwrap();
-            let (mut carrier, _) = greet(&acceptor, stream, from, &Admit::default()).await.unwrap();
+            let (mut carrier, _) = greet(&keeper, stream, from).await.unwrap();
             super::welcome(&mut carrier).await.unwrap();
         };
         let ((), kind) = soon(async { tokio::join!(server, client) }).await;
@@ -243,8 +312,8 @@ async fn greeted_with(stage: &Identity, bytes: &[u8]) -> AcceptError {
     client.write_all(bytes).await.unwrap();
     client.shutdown().await.unwrap();
     let (stream, from) = port.accept().await.unwrap();
-    let acceptor = TlsAcceptor::from(tls::server_config(stage).unwrap());
-    let refused = soon(greet(&acceptor, stream, from, &Admit::default())).await.unwrap_err();
+    let keeper = keeper(stage, Admit::default());
+    let refused = soon(greet(&keeper, stream, from)).await.unwrap_err();
     // The connection is closed, not left open.
     soon(client.read_to_end(&mut Vec::new())).await.ok();
     refused
@@ -260,8 +329,11 @@ async fn plain_http_is_refused() {
 #[tokio::test]
 async fn a_handshake_that_breaks_off_anywhere_is_refused() {
     let (front, stage) = cluster();
-    let mut client =
-        rustls::ClientConnection::new(tls::client_config(&front).unwrap(), tls::server_name()).unwrap();
+    let mut client = rustls::ClientConnection::new(
+        tls::client_config(&front, Purpose::Control).unwrap(),
+        tls::server_name(),
+    )
+    .unwrap();
     let mut hello = Vec::new();
     client.write_tls(&mut hello).unwrap();
     assert!(hello.len() > 100);
@@ -369,7 +441,7 @@ async fn a_killed_peer_is_seen_through_tls() {
     let (front, stage) = cluster();
     let mut listener = Listener::bind("127.0.0.1:0", &stage, ListenerOptions::default()).await.unwrap();
     let stream = TcpStream::connect(listener.local_addr()).await.unwrap();
-    let connector = TlsConnector::from(tls::client_config(&front).unwrap());
+    let connector = TlsConnector::from(tls::client_config(&front, Purpose::Control).unwrap());
     let (accepted, killed) =
         soon(async { tokio::join!(listener.accept(), connector.connect(tls::server_name(), stream)) }).await;
     let (_tx, mut rx) = accepted.unwrap().split();

@@ -1,14 +1,20 @@
 //! All that an endpoint needs to prove what it is and to judge others.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use protocol::NodeId;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
 
-use super::{ClusterRoot, IdentityError, Membership, NodeKey, Role, files};
-use crate::tls;
+use tokio::sync::watch;
 
-/// A key, its membership, and the root certificate that others are judged by. Cheap to clone.
+use super::{ClusterRoot, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, files};
+use crate::{link::WeakLink, tls};
+
+/// A key, its membership, and what others are judged by: the root certificate, and the root's latest notice of those that
+/// it has let go. Cheap to clone; all clones hear of a notice at once.
 #[derive(Clone, Debug)]
 pub struct Identity(Arc<Parts>);
 
@@ -18,6 +24,9 @@ struct Parts {
     membership: Membership,
     cert: CertificateDer<'static>,
     root: CertificateDer<'static>,
+    notice: watch::Sender<Option<Notice>>,
+    /// Links that were made with this identity, to be closed when the peer is let go.
+    links: Mutex<Vec<WeakLink>>,
 }
 
 impl Identity {
@@ -98,6 +107,53 @@ impl Identity {
         &self.0.membership
     }
 
+    /// Takes in what the cluster's root says, whoever brought it: members that it has let go are refused from now on, and
+    /// their links end. Whether it was news.
+    ///
+    /// # Errors
+    /// If the root did not say it.
+    pub fn heed(&self, notice: &[u8]) -> Result<bool, NoticeError> {
+        let root = tls::public_key(&self.0.root).ok_or(NoticeError::NotSigned)?;
+        let notice = Notice::read(notice, root)?;
+        let is_news = self.0.notice.send_if_modified(|latest| {
+            let is_news = latest.as_ref().is_none_or(|latest| latest.number() < notice.number());
+            if is_news {
+                *latest = Some(notice);
+            }
+            is_news
+        });
+        if is_news {
+            self.links().iter().filter(|link| self.has_let_go(link.node())).for_each(WeakLink::end);
+        }
+        Ok(is_news)
+    }
+
+    /// The root's latest notice, and word of every later one.
+    #[must_use]
+    pub fn notices(&self) -> watch::Receiver<Option<Notice>> {
+        self.0.notice.subscribe()
+    }
+
+    /// Whether the root has let this member go.
+    #[must_use]
+    pub fn has_let_go(&self, node: NodeId) -> bool {
+        self.0.notice.borrow().as_ref().is_some_and(|notice| notice.revoked().contains(&node))
+    }
+
+    /// Remembers a link, to end it should its peer be let go: also if that happened while it was being made.
+    pub(crate) fn watch(&self, link: WeakLink) {
+        let mut links = self.links();
+        links.retain(WeakLink::is_alive);
+        if self.has_let_go(link.node()) {
+            link.end();
+        }
+        links.push(link);
+    }
+
+    fn links(&self) -> std::sync::MutexGuard<'_, Vec<WeakLink>> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn assemble(
         key: NodeKey,
         cert: CertificateDer<'static>,
@@ -107,7 +163,8 @@ impl Identity {
         if membership.node != key.id() {
             return Err(IdentityError::OtherKey { signed_for: membership.node, key: key.id() });
         }
-        Ok(Self(Arc::new(Parts { key, membership, cert, root })))
+        let (notice, links) = (watch::Sender::new(None), Mutex::default());
+        Ok(Self(Arc::new(Parts { key, membership, cert, root, notice, links })))
     }
 
     /// An impostor for tests: proves itself by one cluster's membership and trusts another's root.
@@ -119,6 +176,8 @@ impl Identity {
             membership: parts.membership.clone(),
             cert: parts.cert.clone(),
             root: other.0.root.clone(),
+            notice: watch::Sender::new(None),
+            links: Mutex::default(),
         }))
     }
 

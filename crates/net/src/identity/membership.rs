@@ -20,6 +20,8 @@ pub enum Role {
     Front,
     /// Holds layers.
     Stage,
+    /// Looks on.
+    Observer,
 }
 
 impl Role {
@@ -28,6 +30,7 @@ impl Role {
         match self {
             Self::Front => "front.paceline.invalid",
             Self::Stage => "stage.paceline.invalid",
+            Self::Observer => "observer.paceline.invalid",
         }
     }
 }
@@ -37,6 +40,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Self::Front => "front",
             Self::Stage => "stage",
+            Self::Observer => "observer",
         })
     }
 }
@@ -99,7 +103,7 @@ fn role(cert: &X509Certificate<'_>) -> Result<Role, IdentityError> {
     let names =
         cert.subject_alternative_name().ok().flatten().map_or(&[][..], |names| &names.value.general_names);
     match names {
-        [GeneralName::DNSName(name)] => [Role::Front, Role::Stage]
+        [GeneralName::DNSName(name)] => [Role::Front, Role::Stage, Role::Observer]
             .into_iter()
             .find(|role| role.dns_name() == *name)
             .ok_or_else(|| IdentityError::malformed(WHAT, format!("its role {name:?} is unknown"))),

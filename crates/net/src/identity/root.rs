@@ -1,6 +1,7 @@
 //! The operator's key: whoever holds it decides who belongs to the cluster.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -12,7 +13,7 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 
-use super::{Identity, IdentityError, NodeKey, Role, files, key};
+use super::{Identity, IdentityError, NodeKey, Notice, NoticeError, Role, files, key};
 
 /// 4 January 4093: later ends are cut to it, so that every end fits the certificate's date form.
 const LAST_END: Duration = Duration::from_secs(67_000_000_000);
@@ -98,6 +99,23 @@ impl ClusterRoot {
         let key = NodeKey::generate()?;
         let cert = self.sign(key.pair(), role, expires)?;
         Identity::assemble(key, cert.der().clone(), self.cert.clone())
+    }
+
+    /// Says whom the root has let go, of all members that there ever were. `number` must be above that of every earlier
+    /// notice.
+    ///
+    /// # Errors
+    /// If there are more than fit into one notice, some hundreds.
+    pub fn notice(&self, number: u64, revoked: BTreeSet<NodeId>) -> Result<Notice, IdentityError> {
+        Notice::sign(&self.key, number, revoked)
+    }
+
+    /// Reads a notice that this root has signed.
+    ///
+    /// # Errors
+    /// If it is none, or another root's.
+    pub fn read_notice(&self, bytes: &[u8]) -> Result<Notice, NoticeError> {
+        Notice::read(bytes, self.id())
     }
 
     fn sign(

@@ -1,6 +1,10 @@
 use std::time::{Duration, SystemTime};
 
-use super::{ClusterRoot, Identity, IdentityError, NodeKey, Role, enroll_request};
+use protocol::NodeId;
+
+use super::{
+    ClusterRoot, Identity, IdentityError, NodeKey, Notice, NoticeError, Role, enroll_request, notice,
+};
 
 /// 2001: long past.
 fn past() -> SystemTime {
@@ -126,4 +130,49 @@ fn secrets_do_not_show_in_debug_output() {
     let (front, _) = Identity::ephemeral_cluster(0).unwrap();
     let shown = format!("{front:?}");
     assert!(shown.contains("secret)") && !shown.contains("PRIVATE"));
+}
+
+#[test]
+fn only_the_roots_latest_notice_is_heeded() {
+    let (root, other) = (ClusterRoot::new().unwrap(), ClusterRoot::new().unwrap());
+    let member = root.issue(Role::Stage, None).unwrap();
+    let let_go = |number, node: u8| root.notice(number, [NodeId([node; 32])].into()).unwrap();
+    assert_eq!(member.heed(let_go(2, 1).bytes()), Ok(true));
+    // The same again, an older one, and another root's.
+    assert_eq!(member.heed(let_go(2, 2).bytes()), Ok(false));
+    assert_eq!(member.heed(let_go(1, 2).bytes()), Ok(false));
+    let forged = other.notice(3, [].into()).unwrap();
+    assert_eq!(member.heed(forged.bytes()), Err(NoticeError::NotSigned));
+    assert!(member.has_let_go(NodeId([1; 32])) && !member.has_let_go(NodeId([2; 32])));
+    assert_eq!(member.heed(let_go(3, 2).bytes()), Ok(true));
+    assert!(!member.has_let_go(NodeId([1; 32])), "a notice replaces the one before");
+}
+
+#[test]
+fn no_change_of_a_notice_is_believed_and_no_bytes_do_harm() {
+    let root = ClusterRoot::new().unwrap();
+    let notice = root.notice(7, [NodeId([1; 32]), NodeId([2; 32])].into()).unwrap();
+    let whole = notice.bytes().to_vec();
+    assert_eq!(Notice::read(notice.bytes(), root.id()).as_ref(), Ok(&notice));
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        Notice::read(&changed, root.id()).unwrap_err();
+        Notice::read(&whole[..at], root.id()).unwrap_err();
+    }
+    Notice::read(&[&whole[..], &[0]].concat(), root.id()).unwrap_err();
+    Notice::read(&[], root.id()).unwrap_err();
+}
+
+#[test]
+fn the_largest_notice_fits_its_limit_and_one_more_is_refused() {
+    let root = ClusterRoot::new().unwrap();
+    let nodes = |n: usize| {
+        let node = |at: usize| NodeId(std::array::from_fn(|byte| (at >> (8 * byte.min(7))) as u8));
+        (0..n).map(node).collect()
+    };
+    let largest = root.notice(1, nodes(notice::MAX_REVOKED)).unwrap();
+    assert_eq!(largest.revoked().len(), notice::MAX_REVOKED);
+    root.read_notice(largest.bytes()).unwrap();
+    root.notice(1, nodes(notice::MAX_REVOKED + 1)).unwrap_err();
 }

@@ -2,7 +2,7 @@
 //!
 //! An invitation is a port that lives as long as the person who invites lets it. A machine that shows the ticket's secret
 //! gets its key signed; then, or when the time is over, or after too many wrong secrets, the port is gone. So a ticket is
-//! used once, expires, and is revoked by ending the program that gave it. The machine that joins tells the secret only to
+//! used once, expires, and is taken back by ending the program that gave it, or by whoever shows it for that. The machine that joins tells the secret only to
 //! somebody whom the root named in the ticket has signed.
 //!
 //! Owns: tickets, and the exchange, which is TLS 1.3 with a protocol name of its own: whoever asks has no membership yet,
@@ -10,7 +10,7 @@
 //!
 //! | who | sends |
 //! |---|---|
-//! | the machine | the secret (32 bytes), the length of its request (u16, little-endian), the request (PEM) |
+//! | the machine | the secret (32 bytes), the length of its request (u16, little-endian), the request (PEM); an empty one takes the ticket back |
 //! | the invitation | 0 or 1, the length of what follows (u16), the membership (PEM) or the reason (UTF-8) |
 
 #[cfg(test)]
@@ -65,6 +65,9 @@ pub enum InviteError {
     /// The time is over.
     #[error("nobody came in time: the ticket is worth nothing now")]
     Expired,
+    /// Somebody who has the ticket took it back.
+    #[error("the ticket was taken back: it is worth nothing now")]
+    TakenBack,
     /// Somebody guesses.
     #[error("{MAX_WRONG} wrong tickets were shown: the invitation is taken back")]
     Guessed,
@@ -196,6 +199,9 @@ impl Invitation {
                 Some(done) = exchanges.join_next() => match done {
                     Ok((address, Ok(membership))) => return Ok(Joined { address, membership }),
                     Ok((address, Err(refusal))) => {
+                        if matches!(refusal, Refusal::TakenBack) {
+                            return Err(InviteError::TakenBack);
+                        }
                         tracing::warn!(%address, "nobody joined: {refusal}");
                         wrong += u32::from(matches!(refusal, Refusal::Wrong));
                         if wrong >= MAX_WRONG {
@@ -215,7 +221,10 @@ impl Invitation {
                             Err(refusal) => return (address, Err(refusal)),
                         };
                         let signed = sign(secret.is(&shown), &used, || {
-                            root.enroll(&request, offer.role, offer.expires)
+                            if request.is_empty() {
+                                return Err(Refusal::TakenBack);
+                            }
+                            Ok(root.enroll(&request, offer.role, offer.expires)?)
                         });
                         // Once signed it has joined, whether or not the answer arrives.
                         let told = timeout(EXCHANGE_WITHIN, answer(carrier, &signed)).await;
@@ -235,6 +244,8 @@ impl Invitation {
 enum Refusal {
     #[error("the ticket is wrong or was used")]
     Wrong,
+    #[error("the ticket was taken back")]
+    TakenBack,
     #[error("it took too long")]
     Slow,
     #[error(transparent)]
@@ -258,19 +269,17 @@ async fn hear(
     Ok((shown, request, carrier))
 }
 
-/// Signs once, for who shows the right secret. A request that cannot be signed leaves the ticket as it was.
+/// Signs once, for who shows the right secret. A request that cannot be signed leaves the ticket as it was; one that takes
+/// it back does not.
 fn sign(
     is_right: bool,
     used: &AtomicBool,
-    enroll: impl FnOnce() -> Result<String, IdentityError>,
+    enroll: impl FnOnce() -> Result<String, Refusal>,
 ) -> Result<String, Refusal> {
     if !is_right || used.swap(true, Ordering::AcqRel) {
         return Err(Refusal::Wrong);
     }
-    enroll().map_err(|error| {
-        used.store(false, Ordering::Release);
-        Refusal::Request(error)
-    })
+    enroll().inspect_err(|refusal| used.store(matches!(refusal, Refusal::TakenBack), Ordering::Release))
 }
 
 async fn answer(mut carrier: TlsStream<TcpStream>, signed: &Result<String, Refusal>) -> io::Result<()> {
@@ -288,8 +297,7 @@ async fn answer(mut carrier: TlsStream<TcpStream>, signed: &Result<String, Refus
 /// # Errors
 /// If the invitation is not there, not the one that gave the ticket, or does not believe it.
 pub async fn join(ticket: &Ticket, key: NodeKey) -> Result<Identity, JoinError> {
-    let timed_out = JoinError::TimedOut { address: ticket.address.clone() };
-    let answer = timeout(EXCHANGE_WITHIN, ask(ticket, &key)).await.map_err(|_| timed_out)??;
+    let answer = ask_in_time(ticket, &enroll_request(&key)?).await?;
     let identity = Identity::from_enrolment(key, &answer)?;
     if tls::public_key(identity.root()) != Some(ticket.root) {
         return Err(IdentityError::NotSignedByRoot.into());
@@ -297,10 +305,25 @@ pub async fn join(ticket: &Ticket, key: NodeKey) -> Result<Identity, JoinError> 
     Ok(identity)
 }
 
-async fn ask(ticket: &Ticket, key: &NodeKey) -> Result<String, JoinError> {
+/// Makes a ticket that nobody has used worthless, wherever its invitation waits.
+///
+/// # Errors
+/// If the invitation is not there, or the ticket was used: then there is nothing to take back.
+pub async fn take_back(ticket: &Ticket) -> Result<(), JoinError> {
+    match ask_in_time(ticket, "").await {
+        Err(JoinError::Refused { reason }) if reason == Refusal::TakenBack.to_string() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+async fn ask_in_time(ticket: &Ticket, request: &str) -> Result<String, JoinError> {
+    let timed_out = JoinError::TimedOut { address: ticket.address.clone() };
+    timeout(EXCHANGE_WITHIN, ask(ticket, request)).await.map_err(|_| timed_out)?
+}
+
+async fn ask(ticket: &Ticket, request: &str) -> Result<String, JoinError> {
     let address = || ticket.address.clone();
     let broken = |source| JoinError::Broken { address: address(), source };
-    let request = enroll_request(key)?;
     let stream = TcpStream::connect(&ticket.address)
         .await
         .map_err(|source| JoinError::Connect { address: address(), source })?;
@@ -309,7 +332,7 @@ async fn ask(ticket: &Ticket, key: &NodeKey) -> Result<String, JoinError> {
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
     tls::check_invitation(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
     carrier.write_all(&ticket.secret.0).await.map_err(broken)?;
-    write_text(&mut carrier, &request).await.map_err(broken)?;
+    write_text(&mut carrier, request).await.map_err(broken)?;
     let status = carrier.read_u8().await.map_err(broken)?;
     let text = read_text(&mut carrier).await.map_err(broken)?;
     if status == SIGNED { Ok(text) } else { Err(JoinError::Refused { reason: text }) }

@@ -117,3 +117,14 @@ fn tickets_are_read_back_and_nothing_else_is() {
         assert!(wrong.parse::<Ticket>().is_err(), "{wrong}");
     }
 }
+
+#[tokio::test]
+async fn a_ticket_is_taken_back_by_whoever_has_it_and_by_nobody_else() {
+    let (invitation, ticket, _) = invite(LONG).await;
+    let waiting = tokio::spawn(invitation.wait());
+    let wrong = Ticket { secret: Secret([7; 32]), ..ticket.clone() };
+    assert!(matches!(take_back(&wrong).await, Err(JoinError::Refused { .. })));
+    take_back(&ticket).await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(InviteError::TakenBack)));
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap_err();
+}

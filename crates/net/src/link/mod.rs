@@ -17,7 +17,10 @@ mod reader;
 mod segment;
 mod writer;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use protocol::NodeId;
@@ -31,7 +34,7 @@ use self::{
     memory::Direct,
     pen::{Begin, Pen},
 };
-use crate::{Role, Shape};
+use crate::{Purpose, Role, Shape};
 
 pub use heartbeat::Heartbeat;
 pub use memory::memory_pair;
@@ -76,6 +79,8 @@ pub struct PeerInfo {
     pub node: NodeId,
     /// Its role.
     pub role: Role,
+    /// What the dialling side wants of the other.
+    pub purpose: Purpose,
     /// Where it is, for people.
     pub address: String,
 }
@@ -203,6 +208,11 @@ impl Link {
         self.sender.peer()
     }
 
+    /// The link as somebody sees it who must not keep it alive.
+    pub(crate) fn weak(&self) -> WeakLink {
+        WeakLink { node: self.peer().node, handle: Arc::downgrade(&self.sender.0) }
+    }
+
     /// The two directions.
     #[must_use]
     pub fn split(self) -> (LinkSender, LinkReceiver) {
@@ -233,6 +243,32 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.close("the other side let go of the link");
+    }
+}
+
+/// A link that may be over already, to end it.
+#[derive(Debug)]
+pub(crate) struct WeakLink {
+    node: NodeId,
+    handle: Weak<Handle>,
+}
+
+impl WeakLink {
+    /// Who is at the other end.
+    pub(crate) const fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.handle.strong_count() > 0
+    }
+
+    /// Ends it, as its peer is no member any more.
+    pub(crate) fn end(&self) {
+        if let Some(handle) = self.handle.upgrade() {
+            tracing::warn!(node = %self.node.short(), "a link ends: the cluster's root has let its peer go");
+            handle.close("the cluster's root has let this member go");
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bytes of control messages, both ways.
 
+use bytes::Bytes;
+
 use super::DecodeError;
 use super::prompt::{get_part, put_part};
 use super::reader::{Field, Reader};
@@ -55,6 +57,10 @@ pub(super) fn put_to_stage(w: &mut Writer<'_>, v: &ToStage) {
             w.u8(5);
             put_holding(w, holding);
         }
+        Command::Notice(notice) => {
+            w.u8(6);
+            put_notice(w, notice);
+        }
     }
 }
 
@@ -67,9 +73,20 @@ pub(super) fn get_to_stage(r: &mut Reader<'_>) -> Result<ToStage, DecodeError> {
         3 => Command::Hint(Hint::Drop { seq: r.seq("drop.seq")? }),
         4 => Command::Hint(Hint::Together { sequences: get_sequences(r)? }),
         5 => Command::Prepare(get_holding(r)?),
+        6 => Command::Notice(get_notice(r)?),
         tag => return Err(DecodeError::UnknownTag { field: "command", tag }),
     };
     Ok(ToStage { to, generation, command })
+}
+
+pub(super) fn put_notice(w: &mut Writer<'_>, v: &[u8]) {
+    w.u16(v.len() as u16);
+    w.bytes(v);
+}
+
+pub(super) fn get_notice(r: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    let len = r.u16_in("notice", 0, limits::MAX_NOTICE_BYTES as u16)?;
+    Ok(Bytes::copy_from_slice(r.take("notice", len.into())?))
 }
 
 fn get_sequences(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
@@ -114,7 +131,7 @@ fn put_holding(w: &mut Writer<'_>, v: &Holding) {
     w.flag(v.swa_full);
 }
 
-fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
+pub(super) fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
     w.u32(v.start);
     w.u32(v.end);
 }
@@ -163,7 +180,7 @@ fn get_holding(r: &mut Reader<'_>) -> Result<Holding, DecodeError> {
     })
 }
 
-fn get_layers(r: &mut Reader<'_>, n_layers: u32) -> Result<LayerRange, DecodeError> {
+pub(super) fn get_layers(r: &mut Reader<'_>, n_layers: u32) -> Result<LayerRange, DecodeError> {
     let layers = LayerRange {
         start: r.u32_in("layers.start", 0, n_layers)?,
         end: r.u32_in("layers.end", 0, n_layers)?,
@@ -221,6 +238,10 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
         Report::Counters(counters) => {
             w.u8(5);
             put_counters(w, counters);
+        }
+        Report::Notice(notice) => {
+            w.u8(8);
+            put_notice(w, notice);
         }
         Report::Stored(stored) => {
             w.u8(6);
@@ -283,6 +304,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
         5 => Report::Counters(get_counters(r)?),
         6 => Report::Stored(Stored { prefix: r.seq("stored.prefix")?, kept: r.flag("stored.kept")? }),
         7 => Report::Prompt(Box::new(get_part(r)?)),
+        8 => Report::Notice(get_notice(r)?),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

@@ -2,18 +2,22 @@
 //! form, so that two builds can always tell each other that they differ.
 
 use super::DecodeError;
-use super::control::{get_dtype, put_dtype};
+use super::control::{get_dtype, get_layers, get_notice, put_dtype, put_layers, put_notice};
 use super::reader::Reader;
 use super::writer::Writer;
-use crate::{Hello, HelloReply, LinkRole, ModelId, PROTOCOL_VERSION, RefuseReason, RowsHello, limits};
+use crate::{
+    Hello, HelloReply, LinkRole, ModelId, NodeId, PROTOCOL_VERSION, RefuseReason, RowsHello, Sight, Tenant,
+    limits,
+};
 
 pub(super) fn put_hello(w: &mut Writer<'_>, v: &Hello) {
     w.u16(v.version);
     w.text(&v.build);
     match &v.role {
-        LinkRole::Control { peer } => {
+        LinkRole::Control { peer, front } => {
             w.u8(0);
             w.u16(peer.0);
+            w.bytes(&front.0);
         }
         LinkRole::Rows(rows) => {
             w.u8(1);
@@ -25,6 +29,10 @@ pub(super) fn put_hello(w: &mut Writer<'_>, v: &Hello) {
             put_dtype(w, rows.row_dtype);
             w.u32(rows.context);
         }
+        LinkRole::Observe { notice } => {
+            w.u8(2);
+            put_notice(w, notice);
+        }
     }
 }
 
@@ -35,8 +43,9 @@ pub(super) fn get_hello(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
     }
     let build = r.text("hello.build", limits::MAX_TEXT)?;
     let role = match r.u8("hello.role")? {
-        0 => LinkRole::Control { peer: r.peer("hello.peer")? },
+        0 => LinkRole::Control { peer: r.peer("hello.peer")?, front: NodeId(r.array("hello.front")?) },
         1 => LinkRole::Rows(get_rows_hello(r)?),
+        2 => LinkRole::Observe { notice: get_notice(r)? },
         tag => return Err(DecodeError::UnknownTag { field: "hello.role", tag }),
     };
     Ok(Hello { version, build, role })
@@ -60,6 +69,10 @@ pub(super) fn put_reply(w: &mut Writer<'_>, v: &HelloReply) {
             w.u8(0);
             w.text(build);
         }
+        HelloReply::Seen(sight) => {
+            w.u8(2);
+            put_sight(w, sight);
+        }
         HelloReply::Refuse(reason) => {
             w.u8(1);
             put_reason(w, reason);
@@ -71,8 +84,37 @@ pub(super) fn get_reply(r: &mut Reader<'_>) -> Result<HelloReply, DecodeError> {
     match r.u8("reply")? {
         0 => Ok(HelloReply::Accept { build: r.text("reply.build", limits::MAX_TEXT)? }),
         1 => Ok(HelloReply::Refuse(get_reason(r)?)),
+        2 => Ok(HelloReply::Seen(get_sight(r)?)),
         tag => Err(DecodeError::UnknownTag { field: "reply", tag }),
     }
+}
+
+fn put_sight(w: &mut Writer<'_>, v: &Sight) {
+    w.text(&v.build);
+    w.option(v.tenant.as_ref(), put_tenant);
+    w.option(v.layers.as_ref(), |w, layers| put_layers(w, *layers));
+    w.flag(v.works);
+    w.u64(v.notice);
+}
+
+fn get_sight(r: &mut Reader<'_>) -> Result<Sight, DecodeError> {
+    Ok(Sight {
+        build: r.text("sight.build", limits::MAX_TEXT)?,
+        tenant: r.option("sight.tenant", get_tenant)?,
+        layers: r.option("sight.layers", |r| get_layers(r, limits::MAX_LAYERS))?,
+        works: r.flag("sight.works")?,
+        notice: r.u64("sight.notice")?,
+    })
+}
+
+fn put_tenant(w: &mut Writer<'_>, v: &Tenant) {
+    w.bytes(&v.front.0);
+    w.option(v.left_ms.as_ref(), |w, ms| w.u32(*ms));
+}
+
+fn get_tenant(r: &mut Reader<'_>) -> Result<Tenant, DecodeError> {
+    let front = NodeId(r.array("tenant.front")?);
+    Ok(Tenant { front, left_ms: r.option("tenant.left_ms", |r| r.u32("tenant.left_ms"))? })
 }
 
 fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
@@ -82,7 +124,13 @@ fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
             w.u16(*ours);
             w.u16(*theirs);
         }
-        RefuseReason::Busy => w.u8(1),
+        RefuseReason::Kept { tenant } => {
+            w.u8(1);
+            put_tenant(w, tenant);
+        }
+        RefuseReason::OtherPurpose => w.u8(5),
+        RefuseReason::LetGo => w.u8(6),
+        RefuseReason::NotHeeded => w.u8(7),
         RefuseReason::NotAssigned { generation } => {
             w.u8(2);
             w.u64(generation.0);
@@ -100,7 +148,10 @@ fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
 fn get_reason(r: &mut Reader<'_>) -> Result<RefuseReason, DecodeError> {
     Ok(match r.u8("refuse")? {
         0 => RefuseReason::Version { ours: r.u16("refuse.ours")?, theirs: r.u16("refuse.theirs")? },
-        1 => RefuseReason::Busy,
+        1 => RefuseReason::Kept { tenant: get_tenant(r)? },
+        5 => RefuseReason::OtherPurpose,
+        6 => RefuseReason::LetGo,
+        7 => RefuseReason::NotHeeded,
         2 => RefuseReason::NotAssigned { generation: r.generation("refuse.generation")? },
         3 => RefuseReason::WrongPeer,
         4 => RefuseReason::Mismatch {

@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, field: Field, n: usize) -> Result<&'a [u8], DecodeError> {
+    pub(super) fn take(&mut self, field: Field, n: usize) -> Result<&'a [u8], DecodeError> {
         let rest = &self.bytes[self.at..];
         let taken = rest.get(..n).ok_or(DecodeError::Truncated { field })?;
         self.at += n;

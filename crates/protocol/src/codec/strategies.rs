@@ -1,5 +1,6 @@
 //! Random messages within every bound, for the tests of the codec.
 
+use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -9,8 +10,8 @@ use crate::{
     Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType,
     LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
     Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
-    RowsHello, SamplerParams, SeqId, StageCounters, StageIndex, StageState, StageTiming, Stored, ToFront,
-    ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
+    RowsHello, SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored,
+    Tenant, ToFront, ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -284,6 +285,7 @@ pub(super) fn to_stage() -> impl Strategy<Value = ToStage> {
         assign().prop_map(|assign| Command::Assign(Box::new(assign))),
         holding().prop_map(Command::Prepare),
         Just(Command::Release),
+        notice().prop_map(Command::Notice),
         (seq(), epoch()).prop_map(|(seq, epoch)| Command::Hint(Hint::Advance { seq, epoch })),
         seq().prop_map(|seq| Command::Hint(Hint::Drop { seq })),
         (1..=u16::MAX).prop_map(|sequences| Command::Hint(Hint::Together { sequences })),
@@ -391,6 +393,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         counters().prop_map(Report::Counters),
         (seq(), any::<bool>()).prop_map(|(prefix, kept)| Report::Stored(Stored { prefix, kept })),
         prompt_part().prop_map(|part| Report::Prompt(Box::new(part))),
+        notice().prop_map(Report::Notice),
     ];
     (peer(), generation(), report).prop_map(|(from, generation, report)| ToFront { from, generation, report })
 }
@@ -403,14 +406,28 @@ pub(super) fn hello() -> impl Strategy<Value = Hello> {
             LinkRole::Rows(RowsHello { generation, to, model, layer, row_width, row_dtype, context })
         },
     );
-    let role = prop_oneof![peer().prop_map(|peer| LinkRole::Control { peer }), rows];
+    let control = (peer(), any::<[u8; 32]>())
+        .prop_map(|(peer, front)| LinkRole::Control { peer, front: NodeId(front) });
+    let role = prop_oneof![control, rows, notice().prop_map(|notice| LinkRole::Observe { notice })];
     (text(), role).prop_map(|(build, role)| Hello { version: PROTOCOL_VERSION, build, role })
+}
+
+fn notice() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..300).prop_map(Bytes::from)
+}
+
+fn tenant() -> impl Strategy<Value = Tenant> {
+    (any::<[u8; 32]>(), option::of(any::<u32>()))
+        .prop_map(|(front, left_ms)| Tenant { front: NodeId(front), left_ms })
 }
 
 pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
     let reason = prop_oneof![
         any::<(u16, u16)>().prop_map(|(ours, theirs)| RefuseReason::Version { ours, theirs }),
-        Just(RefuseReason::Busy),
+        tenant().prop_map(|tenant| RefuseReason::Kept { tenant }),
+        Just(RefuseReason::OtherPurpose),
+        Just(RefuseReason::LetGo),
+        Just(RefuseReason::NotHeeded),
         generation().prop_map(|generation| RefuseReason::NotAssigned { generation }),
         Just(RefuseReason::WrongPeer),
         (text(), text(), text()).prop_map(|(field, ours, theirs)| RefuseReason::Mismatch {
@@ -419,5 +436,15 @@ pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
             theirs
         }),
     ];
-    prop_oneof![text().prop_map(|build| HelloReply::Accept { build }), reason.prop_map(HelloReply::Refuse)]
+    let seen = (text(), option::of(tenant()), option::of(layers()), any::<(bool, u64)>()).prop_map(
+        |(build, tenant, layers, (works, notice))| {
+            let layers = layers.map(|(_, layers)| layers);
+            HelloReply::Seen(Sight { build, tenant, layers, works, notice })
+        },
+    );
+    prop_oneof![
+        text().prop_map(|build| HelloReply::Accept { build }),
+        reason.prop_map(HelloReply::Refuse),
+        seen
+    ]
 }

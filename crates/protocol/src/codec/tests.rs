@@ -290,9 +290,12 @@ fn a_reason_longer_than_any_text_is_cut_at_a_character() {
 
 #[test]
 fn another_version_is_told_apart_before_the_rest_is_read() {
-    let mut bytes =
-        bytes_of(&Hello { version: 9, build: String::new(), role: LinkRole::Control { peer: PeerIndex(0) } })
-            .to_vec();
+    let mut bytes = bytes_of(&Hello {
+        version: 9,
+        build: String::new(),
+        role: LinkRole::Observe { notice: Bytes::new() },
+    })
+    .to_vec();
     bytes.extend_from_slice(b"fields of the future");
     assert_eq!(Hello::decode(&bytes.into()), Err(DecodeError::Version { ours: PROTOCOL_VERSION, theirs: 9 }));
     let refusal = HelloReply::Refuse(RefuseReason::Version { ours: 0x0102, theirs: 9 });

@@ -14,12 +14,18 @@ use tokio::{
 };
 
 use crate::{
-    Heartbeat, Link, LinkError, LinkOptions, PeerInfo, Received, Role, SegmentError, SendError, Shape,
+    Heartbeat, Link, LinkError, LinkOptions, PeerInfo, Purpose, Received, Role, SegmentError, SendError,
+    Shape,
     link::segment::{HEADER, Header},
 };
 
 pub(super) fn peer(n: u8) -> PeerInfo {
-    PeerInfo { node: NodeId([n; 32]), role: Role::Stage, address: format!("test {n}") }
+    PeerInfo {
+        node: NodeId([n; 32]),
+        role: Role::Stage,
+        purpose: Purpose::Rows,
+        address: format!("test {n}"),
+    }
 }
 
 fn pair(options: &LinkOptions) -> (Link, Link) {

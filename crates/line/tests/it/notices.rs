@@ -1,0 +1,97 @@
+//! Members that the cluster's root lets go while a line runs: whoever is told, everybody knows, and nothing is restarted.
+
+use line::{Front, StageAddress, StageSpec};
+use net::{ClusterRoot, Identity, Role};
+use stage::null::CallTime;
+use tokio::sync::watch;
+
+use crate::support::{LineOptions, PATIENCE, TestStage, check, front_config, lost, not_ready_because, ready};
+
+/// A cluster's root and a front over two stages.
+struct Line {
+    root: ClusterRoot,
+    identity: Identity,
+    front: Front,
+    stages: Vec<TestStage>,
+    addresses: Vec<watch::Sender<Option<String>>>,
+}
+
+impl Line {
+    async fn start() -> Self {
+        let root = ClusterRoot::new().unwrap();
+        let (mut stages, mut addresses) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let stage = TestStage::start(root.issue(Role::Stage, None).unwrap(), CallTime::default()).await;
+            addresses.push(watch::Sender::new(Some(stage.address.clone())));
+            stages.push(stage);
+        }
+        let identity = root.issue(Role::Front, None).unwrap();
+        let front = Self::front(&identity, &addresses);
+        ready(&front).await;
+        Self { root, identity, front, stages, addresses }
+    }
+
+    fn front(identity: &Identity, addresses: &[watch::Sender<Option<String>>]) -> Front {
+        let spec = |address: &watch::Sender<_>| StageSpec {
+            address: StageAddress::Remote { address: address.subscribe(), node: None },
+        };
+        let options = LineOptions { n_stages: 2, ..LineOptions::default() };
+        Front::start(front_config(identity.clone(), addresses.iter().map(spec).collect(), &options))
+    }
+
+    /// Tells one stage that a member is let go.
+    async fn let_go(&self, gone: &Identity, told: &TestStage) {
+        let observer = self.root.issue(Role::Observer, None).unwrap();
+        let notice = self.root.notice(1, [gone.node()].into()).unwrap();
+        let (_, sight) = line::observe(&told.address, &observer, "test", Some(&notice)).await.unwrap();
+        assert_eq!(sight.notice, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_is_let_go_is_off_the_line_whichever_stage_was_told() {
+    for told in [0, 1] {
+        let line = Line::start().await;
+        check(&line.front, &[1], 10).await;
+        let gone = line.stages[0].identity.clone();
+        line.let_go(&gone, &line.stages[told]).await;
+        lost(&line.front, PATIENCE).await;
+        not_ready_because(&line.front, "let").await;
+        assert!(line.identity.has_let_go(gone.node()));
+        // Another machine takes its place: it hears of what it has missed.
+        let stage = TestStage::start(line.root.issue(Role::Stage, None).unwrap(), CallTime::default()).await;
+        line.addresses[0].send_replace(Some(stage.address.clone()));
+        ready(&line.front).await;
+        check(&line.front, &[1], 10).await;
+        for identity in [&stage.identity, &line.stages[1].identity] {
+            let mut notices = identity.notices();
+            let heard = notices.wait_for(Option::is_some);
+            tokio::time::timeout(PATIENCE, heard).await.expect("it hears").unwrap();
+            assert!(identity.has_let_go(gone.node()));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_front_that_is_let_go_loses_its_stages_at_once_and_another_gets_them() {
+    let line = Line::start().await;
+    // It would not pass on that it has to go.
+    for stage in &line.stages {
+        line.let_go(&line.identity, stage).await;
+    }
+    lost(&line.front, PATIENCE).await;
+    let other = Line::front(&line.root.issue(Role::Front, None).unwrap(), &line.addresses);
+    ready(&other).await;
+    check(&other, &[1], 10).await;
+    assert!(line.front.readiness() != line::LineReadiness::Ready);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_root_says_changes_nothing() {
+    let line = Line::start().await;
+    let observer = line.root.issue(Role::Observer, None).unwrap();
+    let notice = ClusterRoot::new().unwrap().notice(9, [line.identity.node()].into()).unwrap();
+    let told = line::observe(&line.stages[0].address, &observer, "test", Some(&notice)).await;
+    assert!(told.unwrap_err().to_string().contains("not signed by the root"));
+    check(&line.front, &[1], 10).await;
+}
