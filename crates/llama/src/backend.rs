@@ -38,6 +38,8 @@ struct Lines {
     level: sys::ggml_log_level,
     line: String,
     last_error: Option<String>,
+    /// Complete lines that wait for [`release_log`].
+    held: Option<Vec<(sys::ggml_log_level, String)>>,
 }
 
 thread_local! {
@@ -56,6 +58,20 @@ pub(crate) fn clear_last_error() {
     LINES.with_borrow_mut(|lines| lines.last_error = None);
 }
 
+/// Keeps what llama.cpp writes on this thread back until [`release_log`]: only then is it known how it is meant.
+pub(crate) fn hold_log() {
+    LINES.with_borrow_mut(|lines| lines.held = Some(Vec::new()));
+}
+
+/// Passes on what was kept back. What was `expected`, such as complaints about a call that was stopped on purpose, is no
+/// warning.
+pub(crate) fn release_log(expected: bool) {
+    let held = LINES.with_borrow_mut(|lines| lines.held.take());
+    for (level, line) in held.into_iter().flatten() {
+        emit(if expected { sys::GGML_LOG_LEVEL_DEBUG } else { level }, &line);
+    }
+}
+
 unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _user: *mut c_void) {
     if text.is_null() {
         return;
@@ -65,7 +81,16 @@ unsafe extern "C" fn on_log(level: sys::ggml_log_level, text: *const c_char, _us
     // A subscriber that panics must not unwind into C; its line is lost.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let done = LINES.with(|lines| match lines.try_borrow_mut() {
-            Ok(mut lines) => collect(&mut lines, level, &text),
+            Ok(mut lines) => {
+                let done = collect(&mut lines, level, &text);
+                match &mut lines.held {
+                    Some(held) => {
+                        held.extend(done);
+                        Vec::new()
+                    }
+                    None => done,
+                }
+            }
             Err(_) => Vec::new(),
         });
         for (level, line) in done {
@@ -129,6 +154,20 @@ mod tests {
         collect(&mut lines, sys::GGML_LOG_LEVEL_CONT, "\n");
         collect(&mut lines, sys::GGML_LOG_LEVEL_ERROR, "llama_model_load: error loading: bad\n");
         assert_eq!(lines.last_error.as_deref(), Some("error loading: bad"));
+    }
+
+    #[test]
+    fn what_is_written_during_a_call_waits_for_its_end_and_is_the_reason_all_the_same() {
+        let held = || LINES.with_borrow(|lines| lines.held.as_ref().map(Vec::len));
+        hold_log();
+        // SAFETY: the text is a C string that outlives the call.
+        unsafe {
+            on_log(sys::GGML_LOG_LEVEL_ERROR, c"graph_compute: it failed\n".as_ptr(), std::ptr::null_mut());
+        };
+        assert_eq!(held(), Some(1));
+        release_log(true);
+        assert_eq!(held(), None);
+        assert_eq!(take_last_error(), "it failed");
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::tap::{Tap, on_eval};
 
 /// llama.cpp's own limit on sequences per context (`LLAMA_MAX_SEQ`).
 pub(crate) const MAX_SLOTS: u16 = 256;
+/// What `llama_process` answers when the abort callback said so.
+const CANCELLED: i32 = 2;
 /// llama.cpp rounds the positions per sequence up to a multiple of this.
 const CONTEXT_STEP: u32 = 256;
 
@@ -151,18 +153,20 @@ impl Context {
     /// If it was stopped or llama.cpp failed.
     pub(crate) fn compute(&mut self) -> Result<(), NotComputed> {
         backend::clear_last_error();
+        backend::hold_log();
         let batch = self.batch.raw();
         // SAFETY: context and batch are live and belong to each other; the batch was filled through checked calls.
         let status =
             unsafe { sys::llama_process(self.raw.as_ptr(), sys::LLAMA_PROCESS_TYPE_DECODE, batch.as_ptr()) };
         // SAFETY: the context is live. On a GPU the work may still run; afterwards outputs are complete.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        backend::release_log(status == CANCELLED);
         match status {
             0 => Ok(()),
             1 => Err(NotComputed::Failed(
                 "no room for these positions in the memory of keys and values".to_owned(),
             )),
-            2 => Err(NotComputed::Cancelled),
+            CANCELLED => Err(NotComputed::Cancelled),
             _ => Err(NotComputed::Failed(backend::take_last_error())),
         }
     }

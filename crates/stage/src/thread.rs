@@ -202,14 +202,18 @@ impl Handle {
     /// Hands over a hint. It is taken in after the frames that came before it.
     pub fn hint(&self, hint: Hint) {
         let mut inbox = self.shared.lock();
-        inbox.interest.note_hint(&hint);
-        self.shared.cancel_if_unwanted(&inbox);
-        match hint {
-            Hint::Advance { seq, epoch } => {
-                inbox.wish(seq, |wish| wish.epoch = wish.epoch.max(Some(epoch)));
-            }
+        let is_kept = match hint {
+            Hint::Advance { seq, epoch } => inbox.wish(seq, |wish| wish.epoch = wish.epoch.max(Some(epoch))),
             Hint::Drop { seq } => inbox.wish(seq, |wish| wish.drop = true),
-            Hint::Together { sequences } => inbox.together = Some(sequences),
+            Hint::Together { sequences } => {
+                inbox.together = Some(sequences);
+                true
+            }
+        };
+        // A call is stopped only for what the core will hear, too.
+        if is_kept {
+            inbox.interest.note_hint(&hint);
+            self.shared.cancel_if_unwanted(&inbox);
         }
         drop(inbox);
         self.shared.arrived.notify_one();
@@ -294,10 +298,13 @@ impl Shared {
 }
 
 impl Inbox {
-    fn wish(&mut self, seq: SeqId, hint: impl FnOnce(&mut Wish)) {
-        if self.hints.contains_key(&seq) || self.hints.len() < INBOX_HINTS {
+    /// Whether there is room for it.
+    fn wish(&mut self, seq: SeqId, hint: impl FnOnce(&mut Wish)) -> bool {
+        let has_room = self.hints.contains_key(&seq) || self.hints.len() < INBOX_HINTS;
+        if has_room {
             hint(self.hints.entry(seq).or_default());
         }
+        has_room
     }
 
     /// The hints about sequences that wait.

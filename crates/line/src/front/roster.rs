@@ -333,6 +333,7 @@ impl Roster {
             | StageState::Ready { .. } => None,
         };
         found.enter(PeerState::Assigned(state), now);
+        self.gets_through_to_next(stage);
         if let Some(reason) = failed {
             self.retry(format!("stage {stage}: {reason}"), now);
         }

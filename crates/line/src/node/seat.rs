@@ -22,7 +22,7 @@ pub(super) enum EngineSeat {
     Resting(Holding, Box<dyn Engine>),
     /// Working in the current generation.
     Running(Holding, EngineThread),
-    /// Finishing its last call of a generation that is over, or being freed. [`Event::Stopped`] follows.
+    /// Ending its last call of a generation that is over, or being freed. [`Event::Stopped`] follows.
     Stopping(Holding),
 }
 
@@ -83,7 +83,7 @@ impl EngineSeat {
         Ok(())
     }
 
-    /// Ends a running engine's work after the call under way; it comes back empty, ready for the next generation.
+    /// Ends a running engine's work, stopping the call under way if it can; it comes back empty, ready for the next generation.
     pub(super) fn stop(&mut self, events: &mpsc::Sender<Event>) {
         match self.take() {
             Self::Running(key, thread) => {

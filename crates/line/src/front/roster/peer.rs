@@ -108,7 +108,9 @@ impl Peer {
                 self.stalled &= matches!(state, StageState::Linking);
             }
             StageState::Failed { reason } => (self.holds, self.failed) = (None, Some(reason.clone())),
-            StageState::Idle { .. } | StageState::Loading { .. } => {}
+            // It holds nothing until it has loaded, and may take its time.
+            StageState::Loading { .. } => self.holds = None,
+            StageState::Idle { .. } => {}
         }
     }
 

@@ -11,8 +11,9 @@ use protocol::{StageIndex, StageState};
 
 use super::{Peer, PeerState, Phase, Roster};
 
-/// A stage that holds its layers may take so long to get ready. It has to end one call and to be linked: far below a
-/// second where nothing is wrong, and longer where a call takes long, because slow is not dead.
+/// A stage that holds its layers may take so long to get ready. It has to end one call, which is stopped where the back end
+/// can, and to be linked: far below a second where nothing is wrong. Slow is not dead, so that a call of some seconds on
+/// a back end that cannot stop is waited for.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 impl Roster {
@@ -48,6 +49,19 @@ impl Roster {
         let what = if ready { "no rows get through to it" } else { "its last call does not end" };
         peer.failed = Some(format!("it answers, but {what}: start it again if nothing else does"));
         peer.since = now;
+    }
+
+    /// A stage has said how far it is. If it is ready its rows do get through to the next one, whatever was thought of that.
+    pub(super) fn gets_through_to_next(&mut self, stage: StageIndex) {
+        let next = usize::from(stage.0) + 1;
+        let is_ready =
+            matches!(self.at(usize::from(stage.0)).state, PeerState::Assigned(StageState::Ready { .. }));
+        if is_ready && next < self.seated.len() {
+            let next = self.peer_mut(self.seated(StageIndex(next as u16)));
+            if next.stalled {
+                (next.stalled, next.failed) = (false, None);
+            }
+        }
     }
 }
 

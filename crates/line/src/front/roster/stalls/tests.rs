@@ -71,6 +71,28 @@ fn a_stage_to_which_no_rows_get_through_loses_its_seat_to_a_spare() {
 }
 
 #[test]
+fn a_stage_to_which_rows_get_through_after_all_is_not_stalled() {
+    let mut line = silent(&[], 1);
+    says(&mut line, 1, ready(), ms(20_200));
+    says(&mut line, 0, StageState::Linking, ms(20_300));
+    let at = stalls_at(&mut line);
+    assert!(line.peer(ONE).stalled);
+    says(&mut line, 0, ready(), at + ms(1000));
+    assert_eq!((line.peer(ONE).stalled, &line.peer(ONE).failed), (false, &None));
+    line.handle_work_link(line.generation(), at + ms(1001));
+    assert!(line.is_up());
+}
+
+#[test]
+fn a_stage_that_loads_once_more_in_the_same_process_is_given_its_time_too() {
+    let mut line = silent(&[], 1);
+    says(&mut line, 1, StageState::Loading { permille: 10, what: "reading".into() }, ms(20_200));
+    line.handle_timeout(ms(60_000));
+    assert_eq!(line.stall(), None);
+    assert!(!line.peer(ONE).stalled);
+}
+
+#[test]
 fn a_spare_without_the_layers_takes_a_stalled_seat_too() {
     let mut line = silent(&[None], 0);
     stalls_at(&mut line);
