@@ -22,6 +22,10 @@ from prompts import SEED
 STAGES = 3
 # Until a line is whole again, on a machine that is busy with other things.
 HEALED_S = 90
+# How long requests wait for a line: longer than that, so that no test has a shorter limit than the one that it names.
+WAITS_S = 120
+# A request that did not end by then hangs, however busy the machine is.
+HANGS_S = 150
 
 
 class Wire:
@@ -58,22 +62,25 @@ class Wire:
     def swallow(self, sent_by):
         """From now on nothing passes that this process sends, though its connections stand and new ones are made."""
         with self.lock:
-            self.swallows_of = sent_by
+            self.swallows_of, known = sent_by, owners()
             for link in self.joined:
-                link.swallows = not link.over and owner(link.ends[0]) == sent_by
+                link.swallows = not link.over and owner(link.ends[0], known) == sent_by
 
     def close(self):
         self.listener.close()
         self.cut()
 
 
-def owner(end):
+def owners():
+    """The processes of this machine's connections, by their own addresses. Takes long on a busy machine."""
+    return {tuple(one.laddr): one.pid for one in psutil.net_connections("tcp4") if one.laddr}
+
+
+def owner(end, known=None):
     """The process at the other end of a connection on this machine."""
     with contextlib.suppress(OSError):
         peer = end.getpeername()
-        for connection in psutil.net_connections("tcp4"):
-            if connection.laddr and tuple(connection.laddr) == peer:
-                return connection.pid
+        return (owners() if known is None else known).get(peer)
     return None
 
 
@@ -110,7 +117,9 @@ class Joined:
 class Machines:
     """Three machines that compute, as many that stand by if wished, and a front without layers."""
 
-    def __init__(self, folder, model=SMOLLM2, *, spares=0, fixed=None, wires=False, stage_args=(), args=()):
+    def __init__(
+        self, folder, model=SMOLLM2, *, spares=0, fixed=None, wires=False, waits_s=WAITS_S, stage_args=(), args=()
+    ):
         self.stack, self.model, self.stage_args = contextlib.ExitStack(), model, stage_args
         cluster = Cluster(folder)
         n = STAGES + spares
@@ -129,7 +138,9 @@ class Machines:
             only = "" if fixed is None else f"={fixed}"
             stages, others = self.addresses[:STAGES], [f"{address}{only}" for address in self.addresses[STAGES:]]
             named = zip(["--stage"] * STAGES + ["--spare"] * spares, stages + others)
-            self.front = (model, "--front-only", *itertools.chain.from_iterable(named), "--cluster", cluster.front, *args)
+            waits = ("--replay-timeout", f"{waits_s}s", "--queue-timeout", f"{WAITS_S}s")
+            named = itertools.chain.from_iterable(named)
+            self.front = (model, "--front-only", *named, "--cluster", cluster.front, *waits, *args)
             self.serve = self.stack.enter_context(Serve(*self.front))
             self.heal()
         except BaseException:

@@ -27,6 +27,8 @@ LOOK_AGAIN_S = 0.02
 READY_S = 90
 # A process that was asked to end lets running requests finish for 5 s.
 END_S = 15
+# Until an answer, which may have to wait for a line and then for a place.
+ANSWER_S = 150
 
 
 def wait_until(condition, within, what):
@@ -183,7 +185,7 @@ class Serve(Process):
         except BaseException:
             self.stop()
             raise
-        self.http = httpx.Client(base_url=self.url, timeout=90)
+        self.http = httpx.Client(base_url=self.url, timeout=ANSWER_S)
 
     def stop(self):
         super().stop()

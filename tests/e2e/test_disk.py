@@ -143,14 +143,17 @@ def test_a_prefix_that_is_gone_when_an_interrupted_answer_would_go_on_from_it_co
     with serve(SMOLLM2, tmp_path) as second:
         second.wait_ready()
         prompt, more = f"{shared} {TAILS[0]}", {"logprobs": 3}
-        expected = Stream(second, 200, prompt, cache_prompt=False, **more)
+        # So many tokens that the answer outlasts what happens beside it.
+        expected = Stream(second, 400, prompt, cache_prompt=False, **more)
         expected.wait_end(120)
-        stream = Stream(second, 200, prompt, **more)
+        stream = Stream(second, 400, prompt, **more)
         stream.wait_text(20)
         wait_work(second, "restored_prefixes", [1, 1])
         for path in files(tmp_path):
             path.write_bytes(b"nothing of worth")
-        os.kill(second.stage_pids()[1], signal.SIGKILL)
+        victim = second.stage_pids()[1]
+        assert stream.ended_at is None, "over before the stage was lost"
+        os.kill(victim, signal.SIGKILL)
         stream.wait_end(120)
         assert stream.text() == expected.text()
         wait_until(lambda: max(work(second, "missed_prefixes")) > 0, 30, lambda: second.line())

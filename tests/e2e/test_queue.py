@@ -5,12 +5,13 @@ from streams import PROMPT, Stream
 
 from paceline import SMOLLM2, Serve, wait_until
 
-LONG = 250
+# Tokens that take several times as long as anybody waits, and how long that is.
+LONG, PATIENCE_S = 700, 2
 EXACT = ("--threads", 1, "--exact")
 
 
 def test_who_waits_too_long_is_told_and_who_is_urgent_need_not():
-    more = ("--stages", 2, "--parallel", 1, "--ctx", 1024, "--queue-timeout", "500ms")
+    more = ("--stages", 2, "--parallel", 1, "--ctx", 1024, "--queue-timeout", f"{PATIENCE_S}s")
     with Serve(SMOLLM2, *more, *EXACT) as serve:
         serve.wait_ready()
         long = Stream(serve, LONG)
@@ -22,7 +23,8 @@ def test_who_waits_too_long_is_told_and_who_is_urgent_need_not():
         assert serve.line()["sequences"], "the long answer was over before anybody had waited long enough"
 
         urgent = serve.text(patient["prompt"], 8, priority=-1)
-        assert serve.line()["preempted"] == 1
+        assert long.ended_at is None, "the long answer was over before the urgent one"
+        wait_until(lambda: serve.line()["preempted"] == 1, 5, serve.line)
         long.wait_end(120)
         wait_until(lambda: serve.line()["sequences"] == [], 5, serve.line)
         assert serve.line()["resumed"] == 1

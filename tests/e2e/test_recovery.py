@@ -13,11 +13,11 @@ from toy import write
 
 # How long requests wait for a line here, and how soon after that they must be told.
 LIMIT_S, TOLD_S = 2, 2 if SOAK else 20
-# Slow links, so that answers take long enough to be interrupted.
-SLOW = ("--link", "delay=2ms")
+# Slow links, so that answers take seconds, also the rest of them: four hops a token.
+SLOW = ("--link", "delay=20ms")
 ARGS = ("--exact", "--parallel", 4, "--ctx", 512, *SLOW)
 PROMPT = "The line is broken and "
-TOKENS = 150
+TOKENS = 100
 
 
 @pytest.fixture
@@ -34,8 +34,7 @@ def undisturbed(serve, prompt=PROMPT):
 
 
 def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(model, tmp_path):
-    args = (*ARGS, "--replay-timeout", f"{LIMIT_S}s")
-    with Machines(tmp_path, model, args=args, stage_args=SLOW) as line:
+    with Machines(tmp_path, model, waits_s=LIMIT_S, args=ARGS, stage_args=SLOW) as line:
         serve = line.serve
         expected = undisturbed(serve)
         streams = [Stream(serve, TOKENS, PROMPT) for _ in range(3)]
@@ -46,6 +45,7 @@ def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(m
         line.kill([lost])
         for stream in streams:
             stream.wait_end(LIMIT_S + TOLD_S)
+            assert stream.ended_at > killed, "over before the stage was lost"
             error = stream.error()
             assert (error["type"], error["code"]) == ("service_unavailable_error", "line_lost"), error
             assert "stage" in error["message"], error
@@ -66,6 +66,9 @@ def test_a_front_that_is_killed_leaves_stages_to_the_next_one(model, tmp_path):
             stream.wait_events(2)
         line.serve.signal(signal.SIGKILL)
         assert line.serve.wait() == -signal.SIGKILL
+        for stream in streams:
+            stream.wait_end(10)
+            assert stream.cut_off, "over before the front was killed"
         with Serve(*line.front) as second:
             second.wait_ready()
             assert all(running.process.poll() is None for running in line.running), "the same stages"
@@ -86,6 +89,7 @@ def test_rows_that_get_lost_on_the_way_have_a_spare_take_over(model, tmp_path):
         stream.wait_events(2)
         # Heartbeats have connections of their own, which the front made.
         line.wires[second].swallow(line.running[first].pid)
+        assert stream.ended_at is None, "over before anything was lost"
         stream.wait_end(120)
         assert stream.text() == expected
         assert second not in line.seated(), serve.line()

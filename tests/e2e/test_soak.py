@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from chaos import Machines, Strike, chance
+from chaos import HANGS_S, Machines, Strike, chance
 from paceline import SOAK, wait_until
 from streams import Stream
 from toy import write
@@ -44,7 +44,7 @@ class Asker:
 
     def stop(self):
         self.enough.set()
-        self.thread.join(120)
+        self.thread.join(HANGS_S)
         assert not self.thread.is_alive(), "a request hangs"
 
 

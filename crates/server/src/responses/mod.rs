@@ -66,7 +66,7 @@ pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<R
         });
         store.running(&id, task.abort_handle());
         if streaming {
-            return Ok(stream::send(record::replay(entry, tokenizer, None), keep_alive));
+            return Ok(stream::send(record::replay(entry, tokenizer, None, None), keep_alive));
         }
         return Ok(Json(entry.response).into_response());
     }
@@ -100,7 +100,8 @@ pub(crate) async fn get(
     }
     let entry = api.responses().get(&id, who(caller)).ok_or(ApiError::UnknownResponse(id))?;
     if streaming {
-        let events = record::replay(entry, api.model()?.tokenizer.clone(), starting_after);
+        let place = api.responses().place()?;
+        let events = record::replay(entry, api.model()?.tokenizer.clone(), starting_after, Some(place));
         return Ok(stream::send(events, api.config().keep_alive));
     }
     Ok(Json(entry.response).into_response())

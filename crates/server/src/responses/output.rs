@@ -67,21 +67,14 @@ impl Output {
 
     /// An event with its number.
     fn event(&mut self, name: &'static str, fields: Value) -> Frame {
-        let mut event = json!({ "type": name, "sequence_number": self.sequence });
+        let event = joined(json!({ "type": name, "sequence_number": self.sequence }), fields);
         self.sequence += 1;
-        if let (Value::Object(event), Value::Object(fields)) = (&mut event, fields) {
-            event.extend(fields);
-        }
         Frame::named(name, &event)
     }
 
-    /// An event about the open item.
-    fn item_event(&mut self, name: &'static str, extra: Value) -> Frame {
-        let id = self.open.as_ref().map(|open| open.item.id.clone());
-        let mut fields = json!({ "item_id": id, "output_index": self.items.len() });
-        if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
-            fields.extend(extra);
-        }
+    /// An event about the item that is being written, which has this id.
+    fn item_event(&mut self, name: &'static str, id: &str, fields: Value) -> Frame {
+        let fields = joined(json!({ "item_id": id, "output_index": self.items.len() }), fields);
         self.event(name, fields)
     }
 
@@ -93,12 +86,11 @@ impl Output {
         let part = kind.part("", &[]);
         let item = Item { id, kind, status: Status::InProgress };
         frames.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
-        self.open = Some(Open { item, text: String::new(), logprobs: Vec::new() });
         if let Some(part) = part {
-            frames.push(
-                self.item_event("response.content_part.added", json!({ "content_index": 0, "part": part })),
-            );
+            let fields = json!({ "content_index": 0, "part": part });
+            frames.push(self.item_event("response.content_part.added", &item.id, fields));
         }
+        self.open = Some(Open { item, text: String::new(), logprobs: Vec::new() });
     }
 
     /// Begins an item unless one of its kind is open.
@@ -113,28 +105,20 @@ impl Output {
     fn write(&mut self, text: String, name: &'static str, frames: &mut Vec<Frame>) {
         // Also what is no message takes its tokens out of the way.
         let mut taken = self.waiting.take(&text);
-        let fields = match self.open.as_ref().map(|open| &open.item.kind) {
-            Some(Kind::Message { .. }) => json!({ "content_index": 0, "delta": text, "logprobs": taken }),
-            Some(Kind::Reasoning { .. }) => json!({ "content_index": 0, "delta": text }),
-            Some(Kind::FunctionCall { .. }) | None => json!({ "delta": text }),
+        let mut open = self.open.take().expect("arguments follow their call, and text begins its item");
+        let fields = match open.item.kind {
+            Kind::Message { .. } => json!({ "content_index": 0, "delta": text, "logprobs": taken }),
+            Kind::Reasoning { .. } => json!({ "content_index": 0, "delta": text }),
+            Kind::FunctionCall { .. } => json!({ "delta": text }),
         };
-        frames.push(self.item_event(name, fields));
-        if let Some(open) = &mut self.open {
-            open.text.push_str(&text);
-            open.logprobs.append(&mut taken);
-        }
+        frames.push(self.item_event(name, &open.item.id, fields));
+        open.text.push_str(&text);
+        open.logprobs.append(&mut taken);
+        self.open = Some(open);
     }
 
     fn end_item(&mut self, status: Status, frames: &mut Vec<Frame>) {
         let Some(Open { mut item, text, logprobs }) = self.open.take() else { return };
-        let index = self.items.len();
-        let at = |id: &str, extra: Value| {
-            let mut fields = json!({ "item_id": id, "output_index": index });
-            if let (Value::Object(fields), Value::Object(extra)) = (&mut fields, extra) {
-                fields.extend(extra);
-            }
-            fields
-        };
         let (name, fields) = match &item.kind {
             Kind::Message { .. } => (
                 "response.output_text.done",
@@ -147,10 +131,10 @@ impl Output {
                 ("response.function_call_arguments.done", json!({ "name": name, "arguments": text }))
             }
         };
-        frames.push(self.event(name, at(&item.id, fields)));
+        frames.push(self.item_event(name, &item.id, fields));
         if let Some(part) = item.kind.part(&text, &logprobs) {
-            let fields = at(&item.id, json!({ "content_index": 0, "part": part }));
-            frames.push(self.event("response.content_part.done", fields));
+            let fields = json!({ "content_index": 0, "part": part });
+            frames.push(self.item_event("response.content_part.done", &item.id, fields));
             if let Kind::Message { content, .. } | Kind::Reasoning { content, .. } = &mut item.kind {
                 content.push(part);
             }
@@ -158,27 +142,40 @@ impl Output {
             *arguments = text;
         }
         item.status = status;
-        let fields = json!({ "output_index": index, "item": item });
+        let fields = json!({ "output_index": self.items.len(), "item": item });
         frames.push(self.event("response.output_item.done", fields));
         self.items.push(item);
     }
 
     /// Somebody ended it, so nothing more will be heard.
     pub(super) fn cancelled(&mut self) -> Vec<Frame> {
-        self.finish(Status::Cancelled, Status::Incomplete, "response.incomplete")
+        self.finish(Status::Cancelled, "response.incomplete", |_| ())
     }
 
-    /// The response is over: keeps it and tells of it, and first of the item that was being written.
-    fn finish(&mut self, status: Status, of_item: Status, event: &'static str) -> Vec<Frame> {
+    /// The response is over: keeps it, writes its end down and tells of it, and first of the item that was being
+    /// written.
+    fn finish(
+        &mut self,
+        status: Status,
+        event: &'static str,
+        write_down: impl FnOnce(&Recorder),
+    ) -> Vec<Frame> {
         let mut frames = Vec::new();
-        self.end_item(of_item, &mut frames);
+        let whole = status == Status::Completed;
+        self.end_item(if whole { Status::Completed } else { Status::Incomplete }, &mut frames);
         let outcome = &mut self.entry.response.outcome;
         (outcome.status, outcome.output) = (status, std::mem::take(&mut self.items));
-        if let Some((store, _)) = self.kept.take() {
-            if self.entry.response.background {
-                store.finish(self.entry());
+        if let Some((store, recorder)) = self.kept.take() {
+            // Whoever hears of the end may come for the response at once. What was ended by somebody before has no
+            // other end.
+            let counts = if self.entry.response.background {
+                store.finish(self.entry())
             } else {
                 store.put(self.entry());
+                true
+            };
+            if counts {
+                write_down(&recorder);
             }
         }
         let response = json!({ "response": self.entry.response });
@@ -194,8 +191,11 @@ impl Wire for Output {
     }
 
     fn delta(&mut self, _index: usize, delta: Delta) -> Vec<Frame> {
-        if let Some((_, recorder)) = &self.kept {
-            recorder.delta(&delta);
+        if let Some((store, recorder)) = &self.kept {
+            let bytes = recorder.delta(&delta);
+            if self.entry.response.background {
+                store.grow(self.entry.id(), bytes);
+            }
         }
         let mut frames = Vec::new();
         let tokenizer = self.tokenizer.as_ref();
@@ -225,28 +225,137 @@ impl Wire for Output {
     }
 
     fn end(&mut self, _index: usize, ending: &Ending) -> Vec<Frame> {
-        if let Some((_, recorder)) = &self.kept {
-            recorder.end(ending);
-        }
         let outcome = &mut self.entry.response.outcome;
         outcome.usage = Some(Usage::new(self.entry.prompt_tokens, ending));
         if ending.finish == "length" {
             outcome.incomplete_details = Some(Incomplete { reason: "max_output_tokens" });
-            return self.finish(Status::Incomplete, Status::Incomplete, "response.incomplete");
+            return self.finish(Status::Incomplete, "response.incomplete", |recorder| recorder.end(ending));
         }
-        self.finish(Status::Completed, Status::Completed, "response.completed")
+        self.finish(Status::Completed, "response.completed", |recorder| recorder.end(ending))
     }
 
     fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
-        if let Some((_, recorder)) = &self.kept {
-            recorder.failed(error);
-        }
         let (code, message) = (error.code(), error.to_string());
         self.entry.response.outcome.error = Some(ResponseError { code, message });
-        self.finish(Status::Failed, Status::Incomplete, "response.failed")
+        self.finish(Status::Failed, "response.failed", |recorder| recorder.failed(error))
     }
 
     fn close(&mut self) -> Vec<Frame> {
         Vec::new()
+    }
+}
+
+impl Drop for Output {
+    /// Nobody makes a response in the background any more, as after a panic, so it would run for ever.
+    fn drop(&mut self) {
+        if self.kept.is_some() && self.entry.response.background {
+            self.fail(&ApiError::Internal("the response was given up: send its request again".into()));
+        }
+    }
+}
+
+/// An object with the fields of another behind its own.
+fn joined(mut object: Value, fields: Value) -> Value {
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(fields);
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Wake, Waker};
+
+    use futures_util::{Stream, StreamExt};
+
+    use super::super::record;
+    use super::*;
+    use crate::auth::Caller;
+    use crate::limits::MAX_RESPONSES_BYTES;
+    use crate::testing::Bytes256;
+
+    const ID: &str = "resp_1";
+
+    /// A response in the background that has begun.
+    fn background() -> (Output, Arc<Store>) {
+        let response = ResponseObject { id: ID.into(), background: true, ..ResponseObject::default() };
+        let store = Arc::new(Store::default());
+        let entry = Entry { response, ..Entry::default() };
+        let output = Output::new(entry, Some(store.clone()), Arc::new(Bytes256));
+        store.put(output.entry());
+        (output, store)
+    }
+
+    fn follow(entry: Entry, after: Option<u64>) -> impl Stream<Item = Frame> {
+        record::replay(entry, Arc::new(Bytes256), after, None)
+    }
+
+    fn end(output: &mut Output) {
+        let delta = Delta::default();
+        let (finish, stop, timings) = ("stop", None, None);
+        output.end(0, &Ending { delta, finish, stop, cached: 0, completion: 1, reasoning: 0, timings });
+    }
+
+    fn fail(output: &mut Output) {
+        output.fail(&ApiError::Cancelled);
+    }
+
+    fn status(store: &Store) -> Status {
+        store.get(ID, Caller::default()).expect("it is kept").response.outcome.status
+    }
+
+    /// A follower that looks into the store the moment it is woken.
+    struct Looks(Arc<Store>, Mutex<Vec<Status>>);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push(status(&self.0));
+        }
+    }
+
+    #[test]
+    fn whoever_hears_of_the_end_finds_it_in_the_store() {
+        for (over, expected) in
+            [(end as fn(&mut Output), Status::Completed), (fail as fn(&mut Output), Status::Failed)]
+        {
+            let (mut output, store) = background();
+            let looks = Arc::new(Looks(store, Mutex::default()));
+            let mut follower = pin!(follow(output.entry(), Some(1)));
+            let waker = Waker::from(looks.clone());
+            assert!(follower.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
+            over(&mut output);
+            assert_eq!(*looks.1.lock().unwrap(), [expected]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_response_cancelled_at_its_end_is_cancelled_in_its_events_too() {
+        let (mut output, store) = background();
+        store.running(ID, tokio::spawn(std::future::pending::<()>()).abort_handle());
+        store.cancel(ID, Caller::default()).unwrap();
+        end(&mut output);
+        assert_eq!(status(&store), Status::Cancelled);
+        let events: Vec<Frame> = follow(output.entry(), None).collect().await;
+        assert_eq!(events.last().unwrap().event, Some("response.incomplete"));
+    }
+
+    #[tokio::test]
+    async fn a_response_whose_making_is_given_up_has_failed() {
+        let (output, store) = background();
+        drop(output);
+        assert_eq!(status(&store), Status::Failed);
+        let entry = store.get(ID, Caller::default()).unwrap();
+        let events: Vec<Frame> = follow(entry, None).collect().await;
+        assert_eq!(events.last().unwrap().event, Some("response.failed"));
+    }
+
+    #[test]
+    fn a_running_response_counts_with_what_it_has_said() {
+        let (mut output, store) = background();
+        let text = "x".repeat(MAX_RESPONSES_BYTES);
+        output.delta(0, Delta { parts: vec![Part::Text(text)], ..Delta::default() });
+        assert!(store.get(ID, Caller::default()).is_none());
     }
 }

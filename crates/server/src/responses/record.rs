@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::stream::{self, Stream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::output::Output;
 use super::store::Entry;
@@ -25,6 +25,36 @@ enum Heard {
     Delta(Box<Delta>),
     End(Box<Ending>),
     Failed(Box<ApiError>),
+}
+
+/// About how much room an end takes.
+const END_BYTES: usize = size_of::<Heard>() + size_of::<Ending>();
+
+impl Heard {
+    fn of(delta: &Delta) -> Self {
+        match delta.parts.as_slice() {
+            // Nearly all deltas are like this, so it takes little room.
+            [part] if delta.logprobs.is_empty() => Self::Part(part.clone()),
+            _ => Self::Delta(Box::new(delta.clone())),
+        }
+    }
+
+    /// About how much room it takes. Nothing for an end: it counts before it is there.
+    fn bytes(&self) -> usize {
+        let text = |part: &Part| match part {
+            Part::Reasoning(text) | Part::Text(text) | Part::Arguments(text) => text.len(),
+            Part::Call { id, name } => id.len() + name.len(),
+        };
+        match self {
+            Self::Part(part) => size_of::<Self>() + text(part),
+            Self::Delta(delta) => {
+                let alternatives: usize = delta.logprobs.iter().map(|info| 1 + info.logprobs.top.len()).sum();
+                let texts = delta.parts.iter().map(text).sum::<usize>();
+                size_of::<Self>() + size_of::<Delta>() + texts + 64 * alternatives
+            }
+            Self::End(_) | Self::Failed(_) => 0,
+        }
+    }
 }
 
 /// Where a response in the making is written down. Dropping it says that nothing more comes.
@@ -48,12 +78,12 @@ impl Recorder {
         (Self(sender), Record(receiver))
     }
 
-    pub(super) fn delta(&self, delta: &Delta) {
-        self.0.send_modify(|heard| match delta.parts.as_slice() {
-            // Nearly all deltas are like this, so it takes little room.
-            [part] if delta.logprobs.is_empty() => heard.push(Heard::Part(part.clone())),
-            _ => heard.push(Heard::Delta(Box::new(delta.clone()))),
-        });
+    /// Gives about how much room it took.
+    pub(super) fn delta(&self, delta: &Delta) -> usize {
+        let heard = Heard::of(delta);
+        let bytes = heard.bytes();
+        self.0.send_modify(|all| all.push(heard));
+        bytes
     }
 
     pub(super) fn end(&self, ending: &Ending) {
@@ -68,35 +98,24 @@ impl Recorder {
 }
 
 impl Record {
-    /// About how much room it takes.
+    /// About how much room it takes, its end included, also while that has not come.
     pub(super) fn bytes(&self) -> usize {
-        let text = |part: &Part| match part {
-            Part::Reasoning(text) | Part::Text(text) | Part::Arguments(text) => text.len(),
-            Part::Call { id, name } => id.len() + name.len(),
-        };
-        let of = |heard: &Heard| match heard {
-            Heard::Part(part) => text(part),
-            Heard::Delta(delta) => {
-                let alternatives: usize = delta.logprobs.iter().map(|info| 1 + info.logprobs.top.len()).sum();
-                size_of::<Delta>() + delta.parts.iter().map(text).sum::<usize>() + 64 * alternatives
-            }
-            Heard::End(_) | Heard::Failed(_) => size_of::<Ending>(),
-        };
-        self.0.borrow().iter().map(|heard| size_of::<Heard>() + of(heard)).sum()
+        self.0.borrow().iter().map(Heard::bytes).sum::<usize>() + END_BYTES
     }
 }
 
 /// The events of a kept response behind the one with this number, all of them without one. While the response is being
-/// made it waits for those to come.
+/// made it waits for those to come. It holds `place` until it is over; whoever had the response made needs none.
 pub(super) fn replay(
     entry: Entry,
     tokenizer: Arc<dyn Tokenizer>,
     after: Option<u64>,
+    place: Option<OwnedSemaphorePermit>,
 ) -> impl Stream<Item = Frame> + Send + 'static {
     let skip = after.map_or(0, |after| after.saturating_add(1));
-    stream::unfold(Replay::new(entry, tokenizer, skip), |mut replay| async move {
+    stream::unfold((Replay::new(entry, tokenizer, skip), place), |(mut replay, place)| async move {
         let frame = replay.next().await?;
-        Some((frame, replay))
+        Some((frame, (replay, place)))
     })
 }
 

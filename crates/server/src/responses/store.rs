@@ -4,12 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use super::object::{ResponseObject, Status};
 use super::record::Record;
 use crate::auth::Caller;
+use crate::error::ApiError;
 use crate::limits::{MAX_RESPONSES, MAX_RESPONSES_BYTES};
+
+/// Clients at once that are told kept responses once more: each makes one anew in memory, some MiB for the longest. There
+/// are rarely more than a few who lost their connection.
+const MAX_REPLAYS: u32 = 16;
 
 /// One response, all that the model read for it, and whose it is.
 #[derive(Clone, Debug, Default)]
@@ -69,12 +75,28 @@ struct State {
 }
 
 /// Responses in memory, at most so many and so large. To whoever asks, those of others do not exist.
-#[derive(Debug, Default)]
-pub(crate) struct Store(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Store {
+    state: Mutex<State>,
+    /// For clients that are told a response once more.
+    places: Arc<Semaphore>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { state: Mutex::default(), places: Arc::new(Semaphore::new(MAX_REPLAYS as usize)) }
+    }
+}
 
 impl Store {
+    /// A place to be told a response once more.
+    pub(super) fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let place = self.places.clone().try_acquire_owned();
+        place.map_err(|_| ApiError::QueueFull { limit: MAX_REPLAYS })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a response.
@@ -88,12 +110,22 @@ impl Store {
         state.shrink();
     }
 
-    /// Replaces a response that is still kept, as long as it runs: one that was cancelled stays cancelled.
-    pub(crate) fn finish(&self, entry: Entry) {
+    /// A response that runs takes so much more room.
+    pub(super) fn grow(&self, id: &str, bytes: usize) {
+        let mut state = self.state();
+        let Some(kept) = state.kept.get_mut(id).filter(|kept| kept.is_running()) else { return };
+        kept.bytes += bytes;
+        state.bytes += bytes;
+        state.shrink();
+    }
+
+    /// Replaces a response that is still kept, as long as it runs: one that was cancelled stays cancelled. Says whether
+    /// it did.
+    pub(crate) fn finish(&self, entry: Entry) -> bool {
         let mut state = self.state();
         let id = entry.id().to_owned();
         let Some(kept) = state.kept.get_mut(&id).filter(|kept| kept.is_running()) else {
-            return;
+            return false;
         };
         // The task ends by itself.
         kept.task = None;
@@ -101,6 +133,7 @@ impl Store {
         (kept.entry, kept.bytes) = (entry, after);
         state.bytes = state.bytes - before + after;
         state.shrink();
+        true
     }
 
     /// Remembers how to end a response in the background.

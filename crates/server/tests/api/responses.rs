@@ -374,6 +374,21 @@ async fn a_response_in_the_background_streams_to_whoever_asks_while_it_is_made()
 }
 
 #[tokio::test]
+async fn so_many_clients_at_once_are_told_responses_once_more() {
+    let harness = Harness::new([answer("Hello")]);
+    let response = ask_json(&harness, json!({})).await;
+    let path = format!("/v1/responses/{}?stream=true", response["id"].as_str().unwrap());
+    let mut told = Vec::new();
+    for _ in 0..16 {
+        told.push(harness.send(Request::get(&path).body(Body::empty()).unwrap()).await);
+    }
+    let refused = harness.get(&path).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    told.pop();
+    assert_eq!(harness.get(&path).await.events().last().unwrap()["response"], response);
+}
+
+#[tokio::test]
 async fn a_response_exists_for_its_own_key_alone() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "sk-1\nsk-2\n").unwrap();
