@@ -131,6 +131,13 @@ pub struct Done {
     pub(crate) started: Duration,
 }
 
+impl Done {
+    /// Whether it was stopped half way. Whatever stopped it has to be told to the core before [`crate::StageCore::complete`].
+    pub(crate) const fn was_cancelled(&self) -> bool {
+        matches!(self.outcome, Outcome::Run(_, Err(RunError::Cancelled)))
+    }
+}
+
 pub(crate) enum Outcome {
     /// The sampler is made on the tail only.
     Begin(Box<Open>, Moved, Option<Result<Box<dyn Sampler>, EngineError>>),

@@ -355,6 +355,10 @@ impl Worker {
             if let Some(call) = call {
                 self.shared.begin(&call);
                 let done = call.execute(self.engine.as_mut());
+                // What stopped the call makes what waits behind it unwanted, too: the core has to hear of it first.
+                if done.was_cancelled() && !self.take_in(false) {
+                    return;
+                }
                 self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
                 self.say();
             }

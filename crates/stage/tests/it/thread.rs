@@ -338,6 +338,22 @@ fn a_call_that_nobody_wants_is_stopped_and_the_slot_is_as_before() {
 }
 
 #[test]
+fn what_waits_behind_a_stopped_call_is_stale_with_it() {
+    let first_of_two = NullEngine::shape(0, 2, 8, 4);
+    let Gated { thread, entered, pass, .. } = in_first_call(true, first_of_two, window(0, Token(1)));
+    let handle = thread.handle();
+    for at in 1..4 {
+        handle.frame(window(at, Token(2))).expect("there is room");
+    }
+    handle.hint(Hint::Advance { seq: SEQ, epoch: Epoch(1) });
+    let Work::Window(newer) = window(0, Token(3)).work else { unreachable!("it is a window") };
+    handle.frame(Frame::new(Work::Window(Window { epoch: Epoch(1), ..newer }))).expect("there is room");
+    entered.recv_timeout(DEADLINE).expect("the engine is called for the newer window");
+    assert_eq!((handle.stats().faults, handle.stats().stale_windows), (0, 3));
+    pass.send("").expect("the gate is open");
+}
+
+#[test]
 fn a_call_goes_on_while_anybody_wants_part_of_it() {
     let (first_of_two, second_window) = (NullEngine::shape(0, 2, 8, 4), window(1, Token(2)));
     let Gated { thread, entered, pass, .. } = in_first_call(true, first_of_two, window(0, Token(1)));
