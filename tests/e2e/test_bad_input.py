@@ -127,7 +127,7 @@ def test_a_port_in_use_is_named():
 
 
 def test_a_port_in_use_is_named_by_a_stage(tmp_path):
-    member = Cluster(tmp_path).front
+    member = Cluster(tmp_path).enroll("second")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
