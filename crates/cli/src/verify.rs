@@ -256,18 +256,10 @@ async fn ready(front: &Front) -> anyhow::Result<()> {
 
 async fn generate(front: &Front, prompt: &[Token]) -> anyhow::Result<Vec<Token>> {
     let (_, mut events) = front.submit(Request {
-        prompt: prompt.to_vec(),
         sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-        seed: 0,
-        choice: 0,
         max_tokens: Some(ANSWER),
         ignore_eos: true,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(prompt.to_vec())
     })?;
     let mut answer = Vec::new();
     while let Some(event) = events.recv().await {

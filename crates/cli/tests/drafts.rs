@@ -132,20 +132,8 @@ fn samplers() -> [SamplerParams; 3] {
 }
 
 async fn generate(front: &Front, prompt: &[Token], sampler: SamplerParams) -> (Vec<Token>, Timings) {
-    let request = Request {
-        prompt: prompt.to_vec(),
-        sampler,
-        seed: 7,
-        choice: 0,
-        max_tokens: Some(24),
-        ignore_eos: true,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
-    };
+    let request =
+        Request { sampler, seed: 7, max_tokens: Some(24), ignore_eos: true, ..Request::new(prompt.to_vec()) };
     let (_, mut events) = front.submit(request).expect("the line takes a request");
     let mut answer = Vec::new();
     loop {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{Frame, Hint, Report, RowDtype, SamplerParams, StageIndex, Token};
+use protocol::{Frame, Hint, Report, RowDtype, StageIndex, Token};
 use scheduler::{Config, Event, Output, Request, RequestId, Scheduler, Stats, Timings};
 use spec::{MAX_WIDTH, Proposer, Speculate};
 use stage::{Done, StageCore};
@@ -323,17 +323,9 @@ impl<'a> Run<'a> {
 
 fn request(prompt: &[Token], script: usize, n_answer: usize) -> Request {
     Request {
-        prompt: prompt.to_vec(),
-        sampler: SamplerParams::default(),
         seed: script as u64,
-        choice: 0,
         max_tokens: Some(n_answer as u32),
         ignore_eos: true,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(prompt.to_vec())
     }
 }

@@ -247,18 +247,10 @@ pub(super) async fn ready(front: &Front, what: &str) -> anyhow::Result<()> {
 /// Milliseconds between consecutive tokens, as the front's caller hears them.
 async fn generate(front: &Front) -> anyhow::Result<Vec<f64>> {
     let (_, mut events) = front.submit(Request {
-        prompt: vec![Token(1)],
         sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-        seed: 0,
-        choice: 0,
         max_tokens: Some(TOKENS as u32),
         ignore_eos: true,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(vec![Token(1)])
     })?;
     // On this runtime's threads, as a server's answers are written.
     let hearing = tokio::spawn(async move {

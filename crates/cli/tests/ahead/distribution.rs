@@ -20,18 +20,11 @@ const LIKELY: [i32; 6] = [3, 77, 130, 255, 301, 444];
 fn request(seed: u64) -> Request {
     let likely = LIKELY.map(|id| (Token(id), 30.0));
     Request {
-        prompt: LIKELY.map(Token).repeat(2),
         sampler: SamplerParams { logit_bias: likely.to_vec(), ..SamplerParams::default() },
         seed,
-        choice: 0,
         max_tokens: Some(TOKENS),
         ignore_eos: true,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(LIKELY.map(Token).repeat(2))
     }
 }
 

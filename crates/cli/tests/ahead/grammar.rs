@@ -84,18 +84,11 @@ impl Bench {
     fn request(&self, ask: &str, grammar: Grammar, temperature: f32, max_tokens: u32) -> Request {
         let prompt = format!("<|im_start|>user\n{ask} Answer in JSON.<|im_end|>\n<|im_start|>assistant\n");
         Request {
-            prompt: self.vocab.tokenize(&prompt, true, true).expect("a short text"),
             sampler: SamplerParams { temperature, grammar: Some(grammar), ..SamplerParams::default() },
             seed: 7,
-            choice: 0,
             max_tokens: Some(max_tokens),
-            ignore_eos: false,
             top_logprobs: Some(1),
-            of_prompt: None,
-            prediction: None,
-            client: 0,
-            priority: 0,
-            namespace: None,
+            ..Request::new(self.vocab.tokenize(&prompt, true, true).expect("a short text"))
         }
     }
 

@@ -43,18 +43,13 @@ impl Proposer for WrongAt {
 
 fn request(prompt: Vec<Token>, sampler: SamplerParams, n_tokens: u32) -> Request {
     Request {
-        prompt,
         sampler,
         seed: 5,
         choice: 1,
         max_tokens: Some(n_tokens),
         ignore_eos: true,
         top_logprobs: Some(3),
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(prompt)
     }
 }
 

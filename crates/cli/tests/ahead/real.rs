@@ -104,18 +104,12 @@ fn prompts() -> Vec<String> {
 /// The prompts' requests at temperature 0 and 0.8.
 fn requests(vocab: &Vocab, size: &Size, temperature: f32) -> Vec<Request> {
     let request = |(seed, text): (u64, String)| Request {
-        prompt: vocab.tokenize(&text, true, false).expect("a short text"),
         sampler: SamplerParams { temperature, ..SamplerParams::default() },
         seed,
-        choice: 0,
         max_tokens: Some(size.tokens),
         ignore_eos: true,
         top_logprobs: Some(1),
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(vocab.tokenize(&text, true, false).expect("a short text"))
     };
     (40..).zip(prompts()).take(size.prompts).map(request).collect()
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{
-    End, Epoch, Hint, Position, Progress, Report, SamplerParams, SeqId, StageIndex, StageTiming, Token,
-};
+use protocol::{End, Epoch, Hint, Position, Progress, Report, SeqId, StageIndex, StageTiming, Token};
 use protocol::{Verdict, WindowId, Work};
 use scheduler::{Config, Drafting, Event, Output, Refusal, ReportFault, Request, RequestId, Scheduler};
 
@@ -20,20 +18,7 @@ pub(crate) fn config() -> Config {
 }
 
 pub(crate) fn request(n_prompt: usize, max_tokens: Option<u32>) -> Request {
-    Request {
-        prompt: (1..=n_prompt).map(|id| Token(id as i32)).collect(),
-        sampler: SamplerParams::default(),
-        seed: 5,
-        choice: 0,
-        max_tokens,
-        ignore_eos: false,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
-    }
+    Request { seed: 5, max_tokens, ..Request::new((1..=n_prompt).map(|id| Token(id as i32)).collect()) }
 }
 
 impl Front {

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use protocol::{
-    End, Epoch, Fault, FaultKind, Position, Progress, Report, SamplerParams, SeqId, StageIndex, Token,
-};
+use protocol::{End, Epoch, Fault, FaultKind, Position, Progress, Report, SeqId, StageIndex, Token};
 use protocol::{Verdict, WindowId};
 use scheduler::{Config, Event, Finish, Output, Refusal, Request, RequestId, Scheduler, SequenceState};
 
@@ -35,18 +33,12 @@ fn request() -> impl Strategy<Value = Request> {
     let max_tokens = prop::option::of(1_u32..40);
     (prompt, any::<u64>(), 0_u32..3, max_tokens, any::<bool>(), prop::option::of(0_u8..3)).prop_map(
         |(prompt, seed, choice, max_tokens, ignore_eos, top_logprobs)| Request {
-            prompt,
-            sampler: SamplerParams::default(),
             seed,
             choice,
             max_tokens,
             ignore_eos,
             top_logprobs,
-            of_prompt: None,
-            client: 0,
-            priority: 0,
-            namespace: None,
-            prediction: None,
+            ..Request::new(prompt)
         },
     )
 }

@@ -75,18 +75,12 @@ impl ToyLine {
     pub(super) async fn answer(&self, at: usize) -> anyhow::Result<Heard> {
         let workload = &self.workloads[at];
         let (_, mut events) = self.front.submit(Request {
-            prompt: workload.prompt.clone(),
             sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
             seed: seed(at),
-            choice: 0,
             max_tokens: Some(workload.answer.len() as u32),
             ignore_eos: true,
-            top_logprobs: None,
-            of_prompt: None,
-            client: 0,
-            priority: 0,
-            namespace: None,
             prediction: workload.prediction.clone(),
+            ..Request::new(workload.prompt.clone())
         })?;
         let hearing = async {
             let (mut answer, mut times) = (Vec::new(), Vec::new());
