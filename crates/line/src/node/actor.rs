@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use net::{Link, LinkSender, PeerInfo, Purpose};
+use net::{LinkSender, Purpose};
 use protocol::{
     Assign, Command, Fault, FaultKind, Generation, Holding, LinkRole, NodeId, PeerIndex, RefuseReason,
     Report, RowsHello, Sight, StageState, Tenant, ToFront, ToStage,
@@ -15,10 +15,11 @@ use super::dial::{Links, read_control};
 use super::filed::Filed;
 use super::lease::Lease;
 use super::place::Place;
+use super::reception::receive;
 use super::seat::{EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
 use super::{Event, Greeted, NodeConfig};
-use crate::greeting::{self, GreetError, accept, refuse, show};
+use crate::greeting::{self, accept, refuse, show};
 use crate::source::LoadError;
 use crate::task::Task;
 
@@ -95,7 +96,7 @@ impl Actor {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Attached(link) => self.attached(link),
+            Event::Attached(link) => drop(tokio::spawn(receive(link, self.events.clone()))),
             Event::Greeted(greeted) => self.greeted(*greeted),
             Event::Command { link, message } => self.command(link, *message),
             Event::ControlLost { link, reason } => self.control_lost(link, &reason),
@@ -160,27 +161,6 @@ impl Actor {
             tracing::info!("no front needs the model; its memory is freed");
             self.engine.free(&self.events);
         }
-    }
-
-    /// Someone connected: hear what for, without holding up the node.
-    fn attached(&self, link: Link) {
-        let events = self.events.clone();
-        tokio::spawn(async move {
-            let (sender, mut receiver) = link.split();
-            match greeting::hear(&mut receiver).await {
-                Ok(hello) if !fits(sender.peer(), &hello.role) => {
-                    refuse(&sender, RefuseReason::OtherPurpose);
-                }
-                Ok(hello) => {
-                    let _ = events.send(Event::Greeted(Box::new(Greeted { hello, sender, receiver }))).await;
-                }
-                Err(GreetError::Refused(reason)) => refuse(&sender, reason),
-                Err(error) => {
-                    tracing::warn!(peer = %sender.peer().address, "link closed: {error}");
-                    sender.close(&error.to_string());
-                }
-            }
-        });
     }
 
     fn greeted(&mut self, greeted: Greeted) {
@@ -503,18 +483,6 @@ impl Actor {
         if let Some(control) = &self.control {
             greeting::tell(&control.sender, message);
         }
-    }
-}
-
-/// Whether a link's first message asks for what its handshake asked for.
-fn fits(peer: &PeerInfo, role: &LinkRole) -> bool {
-    match (peer.purpose, role) {
-        // Who comes itself commands in its own name only.
-        (Purpose::Control, LinkRole::Control { front, .. }) => peer.node == *front,
-        (Purpose::Relay, LinkRole::Control { .. })
-        | (Purpose::Rows, LinkRole::Rows(_))
-        | (Purpose::Observe, LinkRole::Observe { .. }) => true,
-        _ => false,
     }
 }
 

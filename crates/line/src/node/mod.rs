@@ -9,6 +9,7 @@ mod dial;
 mod filed;
 mod lease;
 mod place;
+mod reception;
 mod seat;
 mod sink;
 

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use line::{EngineSource, Front, LineReadiness, LoadError, StageAddress, StageSpec};
 use net::{ClusterRoot, Heartbeat, Identity, Role};
-use protocol::{Command, Holding, Open, PeerIndex, Position, ToStage};
+use protocol::{Command, Holding, PeerIndex, ToStage};
 use scheduler::{Event, Finish};
-use stage::null::{CallTime, NullEngine};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+use stage::Engine;
+use stage::null::CallTime;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::by_hand::{GENERATION, assign, send, tail_of_two};
 use crate::support::{
-    LineOptions, PATIENCE, TestLine, TestStage, check, collect, front_config, lost, no_live_sequences,
-    not_ready_because, ready, request,
+    HookedEngine, LineOptions, PATIENCE, TestLine, TestStage, check, collect, front_config, lost,
+    no_live_sequences, not_ready_because, ready, request,
 };
 
 const ONE_SECOND: Heartbeat =
@@ -166,46 +166,21 @@ struct Mortal {
     alive: watch::Sender<bool>,
 }
 
-struct MortalEngine {
-    engine: NullEngine,
-    alive: watch::Sender<bool>,
+/// Says when it is gone.
+struct Life(watch::Sender<bool>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
 }
 
 impl EngineSource for Mortal {
     fn load(&self, holding: &Holding, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
-        let shape =
-            NullEngine::shape(holding.layers.start, holding.n_layers, crate::support::WIDTH, holding.n_slots);
         self.alive.send_replace(true);
-        let engine = NullEngine::new(shape, CallTime::default());
-        Ok(Box::new(MortalEngine { engine, alive: self.alive.clone() }))
-    }
-}
-
-impl Drop for MortalEngine {
-    fn drop(&mut self) {
-        self.alive.send_replace(false);
-    }
-}
-
-impl Engine for MortalEngine {
-    fn shape(&self) -> &EngineShape {
-        self.engine.shape()
-    }
-
-    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
-        self.engine.run(spans, input, out)
-    }
-
-    fn logits(&self, row: usize) -> &[f32] {
-        self.engine.logits(row)
-    }
-
-    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
-        self.engine.truncate(slot, len)
-    }
-
-    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
-        self.engine.sampler(open)
+        let life = Life(self.alive.clone());
+        // It lives as long as the engine that it belongs to.
+        Ok(Box::new(HookedEngine::new(holding, holding.n_slots, move || _ = &life)))
     }
 }
 

@@ -4,14 +4,14 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use line::{Cover, EngineSource, Front, LoadError, SpareSpec, StageAddress, StageSpec};
 use net::Identity;
-use protocol::{Holding, Open, Position};
+use protocol::Holding;
 use scheduler::{Event, Finish};
-use stage::null::{CallTime, NullEngine};
-use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
+use stage::Engine;
 use tokio::sync::watch;
 
 use crate::support::{
-    LineOptions, PATIENCE, SLOTS, TestStage, WIDTH, check, collect, expected, front_config, ready, request,
+    HookedEngine, LineOptions, PATIENCE, SLOTS, TestStage, check, collect, expected, front_config, ready,
+    request,
 };
 
 /// Holds calls up while it is closed.
@@ -42,39 +42,10 @@ impl Drop for Opened {
 /// Engines whose calls a barrier can hold up.
 struct Halting(Barrier);
 
-struct HaltingEngine {
-    engine: NullEngine,
-    barrier: Barrier,
-}
-
 impl EngineSource for Halting {
     fn load(&self, holding: &Holding, _: &mut dyn FnMut(u16, &str)) -> Result<Box<dyn Engine>, LoadError> {
-        let shape = NullEngine::shape(holding.layers.start, holding.n_layers, WIDTH, SLOTS);
-        let engine = NullEngine::new(shape, CallTime::default());
-        Ok(Box::new(HaltingEngine { engine, barrier: self.0.clone() }))
-    }
-}
-
-impl Engine for HaltingEngine {
-    fn shape(&self) -> &EngineShape {
-        self.engine.shape()
-    }
-
-    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
-        self.barrier.pass();
-        self.engine.run(spans, input, out)
-    }
-
-    fn logits(&self, row: usize) -> &[f32] {
-        self.engine.logits(row)
-    }
-
-    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
-        self.engine.truncate(slot, len)
-    }
-
-    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
-        self.engine.sampler(open)
+        let barrier = self.0.clone();
+        Ok(Box::new(HookedEngine::new(holding, SLOTS, move || barrier.pass())))
     }
 }
 

@@ -8,10 +8,12 @@ use line::{
     StageSpec,
 };
 use net::{DialOptions, Heartbeat, Identity, LinkOptions, Listener, ListenerOptions};
-use protocol::{Generation, Holding, KvType, LayerRange, ModelId, Position, RowDtype, SamplerParams, Token};
+use protocol::{
+    Generation, Holding, KvType, LayerRange, ModelId, Open, Position, RowDtype, SamplerParams, Token,
+};
 use scheduler::{Event, Finish, Request};
-use stage::Engine;
 use stage::null::{CallTime, NullEngine};
+use stage::{Engine, EngineError, EngineShape, Input, Sampler, Slot, Span};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -253,18 +255,9 @@ pub(crate) async fn no_live_sequences(front: &Front, within: Duration) {
 
 pub(crate) fn request(prompt: &[i32], max_tokens: u32) -> Request {
     Request {
-        prompt: prompt.iter().copied().map(Token).collect(),
         sampler: SamplerParams { temperature: 0.0, ..SamplerParams::default() },
-        seed: 0,
-        choice: 0,
         max_tokens: Some(max_tokens),
-        ignore_eos: false,
-        top_logprobs: None,
-        of_prompt: None,
-        client: 0,
-        priority: 0,
-        namespace: None,
-        prediction: None,
+        ..Request::new(prompt.iter().copied().map(Token).collect())
     }
 }
 
@@ -299,4 +292,42 @@ pub(crate) async fn check(front: &Front, prompt: &[i32], max_tokens: u32) {
     let (tokens, last) = collect(events).await;
     assert_eq!(tokens, expected(prompt, max_tokens));
     assert!(matches!(last, Event::Done { finish: Finish::Length, .. }), "{last:?}");
+}
+
+/// A null engine that does something before each of its calls.
+pub(crate) struct HookedEngine {
+    engine: NullEngine,
+    before_call: Box<dyn FnMut() + Send>,
+}
+
+impl HookedEngine {
+    /// For the layers that are asked for.
+    pub(crate) fn new(holding: &Holding, n_slots: u16, before_call: impl FnMut() + Send + 'static) -> Self {
+        let shape = NullEngine::shape(holding.layers.start, holding.n_layers, WIDTH, n_slots);
+        let engine = NullEngine::new(shape, CallTime::default());
+        Self { engine, before_call: Box::new(before_call) }
+    }
+}
+
+impl Engine for HookedEngine {
+    fn shape(&self) -> &EngineShape {
+        self.engine.shape()
+    }
+
+    fn run(&mut self, spans: &[Span], input: Input<'_>, out: &mut Vec<f32>) -> Result<(), EngineError> {
+        (self.before_call)();
+        self.engine.run(spans, input, out)
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.engine.logits(row)
+    }
+
+    fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
+        self.engine.truncate(slot, len)
+    }
+
+    fn sampler(&self, open: &Open) -> Result<Box<dyn Sampler>, EngineError> {
+        self.engine.sampler(open)
+    }
 }

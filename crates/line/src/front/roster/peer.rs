@@ -85,6 +85,11 @@ impl Peer {
         matches!(self.state, PeerState::Assigned(_))
     }
 
+    /// Whether it is linked and waits for work.
+    pub(super) const fn is_ready(&self) -> bool {
+        matches!(self.state, PeerState::Assigned(StageState::Ready { .. }))
+    }
+
     pub(super) fn enter(&mut self, state: PeerState, now: Duration) {
         (self.state, self.since) = (state, now);
     }

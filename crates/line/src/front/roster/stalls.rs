@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use protocol::{StageIndex, StageState};
 
-use super::{Peer, PeerState, Phase, Roster};
+use super::{PeerState, Phase, Roster};
 
 /// A stage that holds its layers may take so long to get ready. It has to end one call, which is stopped where the back end
 /// can, and to be linked: far below a second where nothing is wrong. Slow is not dead, so that a call of some seconds on
@@ -22,8 +22,7 @@ impl Roster {
         if self.phase != Phase::Forming {
             return None;
         }
-        let is_ready = |peer: &Peer| matches!(peer.state, PeerState::Assigned(StageState::Ready { .. }));
-        let waited_for = (0..self.seated.len()).rfind(|&at| !is_ready(self.at(at)))?;
+        let waited_for = (0..self.seated.len()).rfind(|&at| !self.at(at).is_ready())?;
         let below = waited_for + 1;
         let (since, at) = match self.at(waited_for).state {
             PeerState::Assigned(StageState::Loading { .. }) => (self.at(waited_for).since, waited_for),
@@ -45,8 +44,7 @@ impl Roster {
         let Some((_, stage)) = self.stall().filter(|&(at, _)| at <= now) else { return };
         let peer = self.peer_mut(self.seated(stage));
         peer.stalled = true;
-        let ready = matches!(peer.state, PeerState::Assigned(StageState::Ready { .. }));
-        let what = if ready { "no rows get through to it" } else { "its last call does not end" };
+        let what = if peer.is_ready() { "no rows get through to it" } else { "its last call does not end" };
         peer.failed = Some(format!("it answers, but {what}: start it again if nothing else does"));
         peer.since = now;
     }
@@ -54,9 +52,7 @@ impl Roster {
     /// A stage has said how far it is. If it is ready its rows do get through to the next one, whatever was thought of that.
     pub(super) fn gets_through_to_next(&mut self, stage: StageIndex) {
         let next = usize::from(stage.0) + 1;
-        let is_ready =
-            matches!(self.at(usize::from(stage.0)).state, PeerState::Assigned(StageState::Ready { .. }));
-        if is_ready && next < self.seated.len() {
+        if self.at(usize::from(stage.0)).is_ready() && next < self.seated.len() {
             let next = self.peer_mut(self.seated(StageIndex(next as u16)));
             if next.stalled {
                 (next.stalled, next.failed) = (false, None);

@@ -1,6 +1,6 @@
 //! The roster by its actions.
 
-use protocol::{KvType, LayerRange, ModelId, RowDtype};
+use protocol::{Command, Downstream, KvType, LayerRange, ModelId, RowDtype};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Machines that die, move and are replaced at random, seen only through what the front hears: whatever happened, once
 //! they stay the line comes up, and every spare stands by.
 
-use protocol::LayerRange;
+use protocol::{Assign, Command, LayerRange};
 
 use super::tests::{ms, node, ready, roster_with};
 use super::*;
