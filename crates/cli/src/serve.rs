@@ -2,43 +2,30 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use gguf::Model;
-use line::{
-    Cover, Front, FrontConfig, LinePlan, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec,
-};
-use llama::Vocab;
+use line::{Cover, Front, FrontConfig, LineReadiness, Node, NodeConfig, SpareSpec, StageAddress, StageSpec};
 use net::{DialOptions, Identity, LinkOptions, Role};
-use protocol::{Generation, LayerRange, ModelId, StageIndex};
-use server::{Api, ApiConfig, ApiKeys, Fill, ModelInfo, Server, Tls};
+use protocol::{Generation, StageIndex};
+use server::{Api, ApiConfig, ApiKeys, Server, Tls};
 use spec::Sources;
-use stage::Engine;
-use store::Store;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::prepared::{Prepared, n_local};
 use crate::api::{ApiGrammars, ApiLine, ApiTokenizer};
 use crate::args::{Place, ServeArgs, Spares};
 use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
-use crate::progress::Reporter;
-use crate::slices::{self, Slices, Step};
-use crate::{cluster, disk, draft, pooling, revoke, signals};
+use crate::{cluster, disk, revoke, signals};
 
-/// Positions per sequence when neither the user nor the model asks for fewer: memory for keys and values is taken at
-/// the start, and few conversations are longer.
-const DEFAULT_CONTEXT: u32 = 8192;
-/// Rows in one engine call: llama.cpp's own default for a micro-batch.
-const MAX_ROWS: u32 = 512;
-/// Threads of a draft model at most.
-const MAX_DRAFT_THREADS: u32 = 4;
+mod prepared;
+
 /// The local stage's engine ends with the front, so nothing is ever leased.
 const NO_LEASE: Duration = Duration::ZERO;
 
@@ -223,48 +210,9 @@ impl Drop for Supervisor {
     }
 }
 
-/// What was read of the model before anything runs.
-struct Prepared {
-    slices: Slices,
-    info: ModelInfo,
-    vocab: Arc<Vocab>,
-    context: u32,
-    /// Of one hidden row in its widest form.
-    row_bytes: u64,
-    /// Of the keys and values of one position in the stage that has most of them.
-    position_bytes: u64,
-    /// Of those in all stages together.
-    all_bytes: u64,
-    threads: Threads,
-    /// The draft model, if there is one.
-    draft: Option<Box<dyn Engine>>,
-    /// Where prefixes outlive the process.
-    store: Option<Store>,
-}
-
-/// Threads of this machine's engines.
-#[derive(Clone, Copy, Debug)]
-struct Threads {
-    /// Of each stage.
-    stage: u32,
-    /// Of the draft model.
-    draft: u32,
-}
-
-impl Threads {
-    /// A draft model runs beside the stages all the time, so it has a core of its own, and more only where some are left:
-    /// small models gain little from many.
-    fn share(given: Option<u16>, cores: u32, n_local: usize, has_draft: bool) -> Self {
-        let n_local = n_local as u32;
-        let for_stages = cores.saturating_sub(u32::from(has_draft));
-        let stage = given.map_or_else(|| (for_stages / n_local.max(1)).max(1), u32::from);
-        Self { stage, draft: cores.saturating_sub(stage * n_local).clamp(1, MAX_DRAFT_THREADS) }
-    }
-}
-
 async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api) -> anyhow::Result<Started> {
     let (for_reading, of_line) = (args.clone(), Arc::clone(line));
-    let prepared = tokio::task::spawn_blocking(move || prepare(&for_reading, &of_line)).await??;
+    let prepared = tokio::task::spawn_blocking(move || Prepared::read(&for_reading, &of_line)).await??;
     let grammars = Arc::new(ApiGrammars::new(Arc::clone(&prepared.vocab)));
     if args.speculate.sources != Sources::Off {
         line.guess_by(Arc::clone(&grammars));
@@ -274,83 +222,6 @@ async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api)
     let started = form(args, outset, prepared)?;
     line.started(started.front.clone());
     Ok(started)
-}
-
-/// Reads the model, cuts it if need be, and loads its vocabulary.
-fn prepare(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Prepared> {
-    let mut reporter = Reporter::default();
-    let slices = slices::ensure(&args.model, &args.cut, wanted(args), &mut |step: Step, done, total| {
-        reporter.set(step, done, total);
-        line.starting(step.words(), Some(done as f32 / total.max(1) as f32));
-    })?;
-    drop(reporter);
-    line.starting("loading the vocabulary", None);
-    let model = Model::open(&args.model)?;
-    let vocab = Arc::new(Vocab::load(&slices.vocab)?);
-    let trained = model.arch_u32("context_length");
-    let context = args.context.unwrap_or_else(|| trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
-    let info = model_info(args, &model, &slices, &vocab, context)?;
-    let row_bytes = 4 * u64::from(model.n_embd());
-    let most_layers = slices.plan.stages.iter().map(|stage| stage.range.end - stage.range.start).max();
-    let all_bytes = llama::position_bytes(&model, args.kv);
-    let share = all_bytes * u64::from(most_layers.unwrap_or(0));
-    let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
-    let draft_model = args.speculate.draft_model();
-    let n_local = n_local(args, slices.plan.stages.len());
-    let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
-    let draft = draft_model
-        .map(|path| {
-            line.starting("loading the draft model", None);
-            draft::load(Path::new(path), args, &vocab, draft::Budget { context, threads: threads.draft })
-        })
-        .transpose()?;
-    let store = disk::open(&args.disk)?;
-    Ok(Prepared { slices, info, vocab, context, row_bytes, position_bytes, all_bytes, threads, draft, store })
-}
-
-/// Stages on this machine.
-fn n_local(args: &ServeArgs, n_stages: usize) -> usize {
-    match &args.place {
-        Place::Local => n_stages,
-        Place::Machines { front_only, .. } => usize::from(!front_only),
-    }
-}
-
-/// How many slices this machine reads, from the first. Other machines cut their own, and a model that is not cut at all
-/// is loaded from its own file.
-fn wanted(args: &ServeArgs) -> usize {
-    match &args.place {
-        Place::Local if args.cut.n_stages() == 1 => 0,
-        Place::Local => args.cut.n_stages(),
-        Place::Machines { front_only, .. } => usize::from(!front_only),
-    }
-}
-
-fn model_info(
-    args: &ServeArgs,
-    model: &Model,
-    slices: &Slices,
-    vocab: &Vocab,
-    context: u32,
-) -> anyhow::Result<ModelInfo> {
-    let text = |token: Option<protocol::Token>| token.and_then(|token| vocab.text(token)).unwrap_or_default();
-    let modified = fs::metadata(&args.model)?.modified()?;
-    let n_params = model.tensors().iter().map(|tensor| tensor.row_elements() * tensor.n_rows()).sum();
-    Ok(ModelInfo {
-        id: args.model_id.clone(),
-        chat_template: vocab.chat_template(None),
-        bos: text(vocab.bos()),
-        eos: text(vocab.eos()),
-        fill: vocab.fill().map(|[prefix, suffix, middle]| Fill { prefix, suffix, middle }),
-        context,
-        trained_context: model.arch_u32("context_length"),
-        n_params: Some(n_params),
-        row_width: pooling::row_width(model),
-        pooling: pooling::of(model),
-        architecture: model.arch().to_owned(),
-        created: modified.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
-        fingerprint: format!("fp_{}", slices::short(slices.identity)),
-    })
 }
 
 /// Starts the front, the stage in this process and the children.
@@ -399,11 +270,11 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
     let config = FrontConfig {
         identity: outset.front,
         build: signals::build(),
-        plan: line_plan(args, prepared),
+        plan: prepared.line_plan(args),
         stages: specs,
         spares,
         lease: args.lease,
-        scheduler: scheduler_config(args, prepared, n_stages),
+        scheduler: prepared.scheduler_config(args),
         dial,
         heartbeat: args.heartbeat,
         local_link: LinkOptions::default(),
@@ -451,50 +322,6 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
     })
 }
 
-fn line_plan(args: &ServeArgs, prepared: &Prepared) -> LinePlan {
-    let range = |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
-    LinePlan {
-        model: ModelId(prepared.slices.identity.0),
-        n_layers: prepared.slices.n_layers,
-        ranges: prepared.slices.plan.stages.iter().map(range).collect(),
-        context: prepared.context,
-        n_slots: args.parallel,
-        max_rows: MAX_ROWS,
-        row_dtype: args.row_dtype,
-        kv: args.kv,
-        exact: args.exact,
-        swa_full: args.swa_full,
-        prefix_bytes: args.prefix_bytes,
-    }
-}
-
-/// Windows in flight at most where sliding windows forget: as many of the widest as can be taken back, and one to spare.
-const DEPTH_WITHIN_WINDOWS: u32 = MAX_ROWS / 2 / spec::MAX_WIDTH - 1;
-
-fn scheduler_config(args: &ServeArgs, prepared: &Prepared, n_stages: usize) -> scheduler::Config {
-    let n_vocab = prepared.vocab.n_tokens() as u32;
-    let usual = scheduler::Config::new(n_stages as u16, args.parallel, prepared.context, n_vocab);
-    // What no running sequence needs stays in its slot, whatever there is beside the slots.
-    let in_slots = u64::from(args.parallel) * u64::from(prepared.context);
-    let mut speculate = args.speculate.clone();
-    if !args.swa_full {
-        speculate.reach.max_depth = speculate.reach.max_depth.min(DEPTH_WITHIN_WINDOWS);
-    }
-    scheduler::Config {
-        speculate,
-        queue_limit: args.queue.unwrap_or(usual.queue_limit),
-        queue_timeout: args.queue_timeout,
-        replay_timeout: args.replay_timeout,
-        copies_prefixes: args.prefix_bytes > 0,
-        cuts_prefixes: args.swa_full,
-        // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.
-        stored_tokens: args.disk.bytes / prepared.all_bytes.max(1),
-        prefix_tokens: in_slots.max(args.prefix_bytes / prepared.position_bytes.max(1)),
-        ..usual
-    }
-    .fit(prepared.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64)
-}
-
 /// What a child is told on its command line; its identity comes another way.
 fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     let mut list: Vec<String> =
@@ -533,21 +360,6 @@ fn first_generation() -> Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_draft_model_has_a_core_of_its_own_and_nobody_oversubscribes() {
-        let share = |given, cores, n_local, has_draft| {
-            let Threads { stage, draft } = Threads::share(given, cores, n_local, has_draft);
-            (stage, draft)
-        };
-        assert_eq!(share(None, 16, 3, false).0, 5);
-        assert_eq!(share(None, 16, 3, true), (5, 1));
-        assert_eq!(share(None, 8, 3, true), (2, 2));
-        assert_eq!(share(None, 2, 2, true), (1, 1), "no stage and no drafter can have less than one");
-        assert_eq!(share(None, 16, 0, true).1, 4, "the front computes no layers");
-        assert_eq!(share(Some(2), 16, 3, true), (2, 4));
-        assert_eq!(share(Some(8), 8, 1, true), (8, 1), "what is given is kept");
-    }
 
     #[test]
     fn stages_without_a_spare_are_named() {
