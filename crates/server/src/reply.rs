@@ -167,10 +167,7 @@ impl Reply {
     /// The chunk that carries a part; `calls` have begun, this one included.
     fn delta(&self, index: usize, part: Part, calls: usize, logprobs: Option<Value>) -> Value {
         let call = |fields: Value| {
-            let mut call = json!({ "index": calls.saturating_sub(1) });
-            if let (Value::Object(call), Value::Object(fields)) = (&mut call, fields) {
-                call.extend(fields);
-            }
+            let call = joined(json!({ "index": calls.saturating_sub(1) }), fields);
             json!({ "tool_calls": [call] })
         };
         let mut choice = match (&self.form, part) {
@@ -371,4 +368,12 @@ impl Reply {
         entries.extend(tokens.iter().map(|info| Entry::of_answer(info, before)));
         Some(TokenLists::new(tokenizer, &entries, top))
     }
+}
+
+/// An object with the fields of another behind its own.
+pub(crate) fn joined(mut object: Value, fields: Value) -> Value {
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(fields);
+    }
+    object
 }

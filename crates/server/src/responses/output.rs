@@ -11,6 +11,7 @@ use super::store::{Entry, Store};
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
 use crate::logprobs::TokenLogprob;
+use crate::reply::joined;
 use crate::stream::{Frame, Wire};
 use crate::turn::Part;
 use crate::{Tokenizer, logprobs};
@@ -252,14 +253,6 @@ impl Drop for Output {
             self.fail(&ApiError::Internal("the response was given up: send its request again".into()));
         }
     }
-}
-
-/// An object with the fields of another behind its own.
-fn joined(mut object: Value, fields: Value) -> Value {
-    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
-        object.extend(fields);
-    }
-    object
 }
 
 #[cfg(test)]
