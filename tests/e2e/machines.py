@@ -1,11 +1,4 @@
-"""Lines of several machines, which are folders with keys of their own here: enrolment, `paceline stage`, and walls between
-them."""
-
-import contextlib
-import socket
-import threading
-
-import psutil
+"""Lines of several machines, which are folders with keys of their own here: enrolment and `paceline stage`."""
 
 from paceline import Process, run
 
@@ -58,60 +51,3 @@ class Invitation(Process):
         except BaseException:
             self.stop()
             raise
-
-
-class Gate:
-    """A port before another one that lets some processes in and turns all others away: a wall before a machine."""
-
-    def __init__(self, to):
-        self.to, self.let_in, self.turned_away = to, set(), 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                near, peer = self.listener.accept()
-            except OSError:
-                return  # Closed.
-            if self._owner(peer) in self.let_in:
-                threading.Thread(target=self._join, args=(near,), daemon=True).start()
-            else:
-                self.turned_away += 1
-                near.close()
-
-    @staticmethod
-    def _owner(peer):
-        """The process at the other end of a connection on this machine."""
-        for connection in psutil.net_connections("tcp4"):
-            if connection.laddr and tuple(connection.laddr) == peer:
-                return connection.pid
-        return None
-
-    def _join(self, near):
-        try:
-            far = socket.create_connection(("127.0.0.1", self.to))
-        except OSError:
-            return near.close()
-        for end in (near, far):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=self._copy, args=(far, near), daemon=True).start()
-        self._copy(near, far)
-
-    @staticmethod
-    def _copy(source, sink):
-        try:
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        except OSError:
-            pass  # The other direction ends, too.
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listener.close()

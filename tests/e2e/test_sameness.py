@@ -3,10 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from machines import Cluster, Gate, stage
+from machines import Cluster, stage
 
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, environment, free_port, wait_until
 from prompts import FIFTY, ask, chosen
+from wires import Gate
 
 MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
 BOTH = list(MODELS)
