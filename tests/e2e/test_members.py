@@ -25,15 +25,16 @@ def test_a_second_front_is_refused_until_the_lease_of_the_first_has_run_out(tmp_
     with stage(cluster.enroll("second"), port, "--models", SMOLLM2.parent, "--lease", "8s"):
         free = seen(observer, port)
         assert re.search(r"stage \w+: free; holds nothing; ", free.stdout), free
-        with front(cluster.front, port) as first, front(other, port) as second:
+        with front(cluster.front, port) as first:
             first.wait_ready()
-            second.wait_reason("is kept for front .*, which is linked to it")
-            busy = seen(observer, port)
-            assert re.search(r"kept for front \w+, which is linked to it; computes layers", busy.stdout), busy
-            os.kill(first.pid, signal.SIGKILL)
-            second.wait_reason("is kept for front .*, which is gone, for another [0-9]+ s")
-            second.wait_ready()
-            assert second.text("The capital of France is", 1) == " Paris"
+            with front(other, port) as second:
+                second.wait_reason("is kept for front .*, which is linked to it")
+                busy = seen(observer, port)
+                assert re.search(r"kept for front \w+, which is linked to it; computes layers", busy.stdout), busy
+                os.kill(first.pid, signal.SIGKILL)
+                second.wait_reason("is kept for front .*, which is gone, for another [0-9]+ s")
+                second.wait_ready()
+                assert second.text("The capital of France is", 1) == " Paris"
 
 
 def test_a_front_that_ends_in_order_lets_the_stages_go_at_once(tmp_path):

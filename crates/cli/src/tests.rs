@@ -331,7 +331,7 @@ fn enrolment_is_one_step_at_a_time() {
         panic!()
     };
     assert_eq!((name.as_str(), role, days), ("box", net::Role::Stage, 30));
-    refused(enroll("box.req --role king"), "stage or front");
+    refused(enroll("box.req --role king"), "stage, front or observer");
     refused(enroll("box.req --days 0"), "1 to 36500");
     refused(enroll("--request a --join b"), "cannot be used with");
     refused(enroll(""), "REQUEST");
