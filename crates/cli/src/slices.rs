@@ -85,7 +85,7 @@ pub fn folder(identity: Identity) -> anyhow::Result<PathBuf> {
 /// If the model cannot be cut so.
 pub fn plan(source: &Source<'_>, cut: &Cut) -> anyhow::Result<Plan> {
     Ok(match cut {
-        Cut::Stages(n) => Plan::by_weights(source, u32::from(*n))?,
+        Cut::Stages(n) => Plan::balanced(source, u32::from(*n))?,
         Cut::Before(layers) => Plan::at_cuts(source, layers)?,
     })
 }

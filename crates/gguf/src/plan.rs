@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::layout::Layout;
-use crate::slice::{Weights, weights};
+use crate::slice::{Load, load};
 use crate::source::{CutError, Source};
 
 /// One stage of a plan.
@@ -11,10 +11,10 @@ use crate::source::{CutError, Source};
 pub struct PlannedStage {
     /// Its layers.
     pub range: Range<u32>,
-    /// Weights that it computes with for a token, however they are stored: its layers, and the output head if it is the
-    /// tail.
-    pub weights: u64,
-    /// Their bytes.
+    /// Multiplications for a token: one for each weight, however it is stored, of its layers, and of the output head if
+    /// it is the tail; and those of attention some hundred positions into a text.
+    pub products: u64,
+    /// Bytes of those weights.
     pub bytes: u64,
 }
 
@@ -26,14 +26,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Shares the layers out so that the stage with the most weights has as few as can be, and among those plans the one
-    /// with the fewest in all (pass-through layers cost). What counts is not their bytes: heads are often stored in
-    /// twice the bits of the layers, and take no longer to compute for it. (SmolLM2-135M on two processors: cut
-    /// by bytes, 22 : 8, eight clients got 119 tokens per second; by weights, 19 : 11, 136.)
+    /// Shares the layers out so that the stage with the most multiplications has as few as can be, and among those plans
+    /// the one with the fewest in all (pass-through layers cost). What counts is not the bytes of the weights: heads are
+    /// often stored in twice the bits of the layers, and take no longer to compute for it. (SmolLM2-135M on two
+    /// processors, eight clients: cut by bytes, 22 : 8, 119 tokens per second; by weights alone, 19 : 11, 155; with
+    /// attention, 18 : 12, 161.)
     ///
     /// # Errors
     /// If there are fewer layers than stages, or no allowed cut.
-    pub fn by_weights(source: &Source<'_>, n_stages: u32) -> Result<Self, CutError> {
+    pub fn balanced(source: &Source<'_>, n_stages: u32) -> Result<Self, CutError> {
         let n_layers = source.n_layers();
         if n_stages == 0 || n_stages > n_layers {
             return Err(CutError::TooManyStages { stages: n_stages, layers: n_layers });
@@ -62,8 +63,8 @@ impl Plan {
         let stages = stages
             .into_iter()
             .map(|range| {
-                let Weights { n, bytes } = stage_weights(source, range.clone())?;
-                Ok(PlannedStage { weights: n, bytes, range })
+                let Load { products, bytes } = stage_load(source, range.clone())?;
+                Ok(PlannedStage { products, bytes, range })
             })
             .collect::<Result<_, CutError>>()?;
         Ok(Self { stages })
@@ -76,7 +77,7 @@ impl Plan {
     }
 }
 
-/// Compared by the largest stage, then by all weights.
+/// Compared by the largest stage, then by all multiplications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     largest: u64,
@@ -84,30 +85,30 @@ struct Cost {
 }
 
 impl Cost {
-    fn with(self, weights: u64) -> Self {
-        Self { largest: self.largest.max(weights), total: self.total.saturating_add(weights) }
+    fn with(self, products: u64) -> Self {
+        Self { largest: self.largest.max(products), total: self.total.saturating_add(products) }
     }
 }
 
-/// Weights of every range, none where it cannot be a stage.
+/// Multiplications of every range, none where it cannot be a stage.
 struct Table {
     n_layers: usize,
-    weights: Vec<Option<u64>>,
+    products: Vec<Option<u64>>,
 }
 
 impl Table {
     fn new(source: &Source<'_>) -> Self {
         let n = source.n_layers();
         let ranges = (0..n).flat_map(|start| (1..=n).map(move |end| start..end));
-        let of = |range: Range<u32>| (!range.is_empty()).then(|| stage_weights(source, range).ok()).flatten();
+        let of = |range: Range<u32>| (!range.is_empty()).then(|| stage_load(source, range).ok()).flatten();
         Self {
             n_layers: n as usize,
-            weights: ranges.map(|range| of(range).map(|weights| weights.n)).collect(),
+            products: ranges.map(|range| of(range).map(|load| load.products)).collect(),
         }
     }
 
     fn get(&self, start: usize, end: usize) -> Option<u64> {
-        self.weights[start * self.n_layers + end - 1]
+        self.products[start * self.n_layers + end - 1]
     }
 
     /// The first layers of all stages but the first, by dynamic programming over the stages.
@@ -138,6 +139,6 @@ impl Table {
     }
 }
 
-fn stage_weights(source: &Source<'_>, range: Range<u32>) -> Result<Weights, CutError> {
-    Ok(weights(source, &Layout::new(source, range)?))
+fn stage_load(source: &Source<'_>, range: Range<u32>) -> Result<Load, CutError> {
+    Ok(load(source, &Layout::new(source, range)?))
 }

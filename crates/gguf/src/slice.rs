@@ -139,26 +139,38 @@ fn write_to(
         .map_err(|source| WriteError::Io { path: path.to_owned(), source })
 }
 
+/// Positions that a token is taken to look back at: a chat with a few answers.
+const LOOKED_BACK_AT: u64 = 512;
+
+const ATTENTION_OUTPUT: &str = "attn_output.weight";
+
 /// What a stage computes with for a token.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weights {
-    pub(crate) n: u64,
+pub(crate) struct Load {
+    /// Multiplications: one for each weight, and two for each value of the attention heads and position looked back at.
+    pub(crate) products: u64,
+    /// Bytes of the weights.
     pub(crate) bytes: u64,
 }
 
-impl Weights {
+impl Load {
     fn and(self, tensor: &Tensor) -> Self {
         let n = tensor.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim));
-        Self { n: self.n.saturating_add(n), bytes: self.bytes.saturating_add(tensor.bytes) }
+        let attends = tensor.layer().is_some_and(|(_, rest)| rest == ATTENTION_OUTPUT);
+        let looks = if attends { tensor.row_elements().saturating_mul(2 * LOOKED_BACK_AT) } else { 0 };
+        Self {
+            products: self.products.saturating_add(n).saturating_add(looks),
+            bytes: self.bytes.saturating_add(tensor.bytes),
+        }
     }
 }
 
-/// The weights of a stage's layers, and of the output head if it is the tail.
-pub(crate) fn weights(source: &Source<'_>, layout: &Layout) -> Weights {
+/// The load of a stage's layers, and of the output head if it is the tail.
+pub(crate) fn load(source: &Source<'_>, layout: &Layout) -> Load {
     let tensors = source.model().tensors();
     let layers = layout.kept.iter().flat_map(|kept| source.layer(kept.layer)).map(|&at| &tensors[at]);
     let head = source.model().tensor(OUTPUT).or_else(|| source.model().tensor(TOKEN_EMBD));
-    layers.chain(head.filter(|_| layout.is_tail)).fold(Weights::default(), Weights::and)
+    layers.chain(head.filter(|_| layout.is_tail)).fold(Load::default(), Load::and)
 }
 
 /// A tensor of a slice and where its data comes from.

@@ -139,7 +139,7 @@ impl Sequence {
             own: start.own,
             probe: start.probe,
             has_yielded: start.has_yielded,
-            chunks: Chunks::new(),
+            chunks: Chunks::default(),
             passed: None,
             phase: Phase::Prefill { text: start.text, next: start.start.0 as usize },
             meter,
@@ -188,8 +188,8 @@ impl Sequence {
                 }
                 let base = *next;
                 let most = self.wanted.map_or(usize::MAX, |_| Wanted::most_rows(config));
-                *next += n_left.min(self.chunks.next_rows(config, line)).min(most);
-                self.chunks.sent(Position(*next as u32));
+                *next += most.min(self.chunks.next_rows(config, line, base as u32, n_left as u32) as usize);
+                self.chunks.sent(base as u32..*next as u32);
                 let tokens = text[base..*next].to_vec();
                 let follows = self.wanted.and_then(|wanted| wanted.follows(text, *next));
                 return Some(Work::Chunk(Chunk {
@@ -248,15 +248,16 @@ impl Sequence {
         self.wanted.as_mut().ok_or(unasked)?.hear(part)
     }
 
-    /// The tail has passed the oldest chunk in flight. Whether that was all that the request wants.
-    pub(crate) fn handle_progress(&mut self, progress: &Progress, pace: &Pace) -> Result<bool, ReportFault> {
-        let passed = self.chunks.passed(progress, pace);
-        passed.map_err(|expected| ReportFault::Progress { seq: self.seq, next: progress.next, expected })?;
+    /// The tail has passed the oldest chunk in flight. Where that began, and whether that was all that the request wants.
+    pub(crate) fn handle_progress(&mut self, progress: &Progress) -> Result<(u32, bool), ReportFault> {
+        let passed = self.chunks.passed(progress);
+        let refused = |expected| ReportFault::Progress { seq: self.seq, next: progress.next, expected };
+        let base = passed.map_err(refused)?;
         if self.wanted.is_some_and(|wanted| !wanted.is_up_to(progress.next)) {
             return Err(ReportFault::PromptUntold { seq: self.seq, next: progress.next });
         }
         self.passed = Some(progress.next);
-        Ok(self.asked.is_prompt_only() && progress.next.0 == self.n_text)
+        Ok((base, self.asked.is_prompt_only() && progress.next.0 == self.n_text))
     }
 
     /// Commits a verdict.

@@ -8,6 +8,7 @@
 mod agreement;
 mod chain;
 mod controller;
+mod depth;
 mod drafted;
 mod fault;
 mod filler;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use protocol::StageTiming;
 
 use crate::controller::MAX_WIDTH;
+use crate::depth::Depth;
 use crate::plan::WIDTHS;
 
 /// Row counts whose time is kept apart. A call's time over its rows is a staircase, so a formula would not do.
@@ -33,10 +34,15 @@ const FORGOTTEN: f64 = 0.05;
 /// tried again: after some 1,400 tokens half of what it cost then is forgotten.
 const RELAX: f64 = 0.9995;
 
+/// Chunks that begin deeper in a prompt than this say what depth costs; the others, what their rows do.
+const SHALLOW: u32 = 256;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Pace {
     stages: Vec<StagePace>,
+    /// What depth adds in the slowest stage.
+    depth: Depth,
     /// All links together, the verdict's way back included.
     links: Option<f64>,
 }
@@ -72,7 +78,7 @@ impl Pace {
     #[must_use]
     pub fn new(n_stages: u16) -> Self {
         let unknown = StagePace { alone: Staircase::default(), stretch: 1.0 };
-        Self { stages: vec![unknown; usize::from(n_stages)], links: None }
+        Self { stages: vec![unknown; usize::from(n_stages)], depth: Depth::default(), links: None }
     }
 
     /// Stages in the line.
@@ -100,8 +106,17 @@ impl Pace {
     /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
     /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
     /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was
-    /// company; what company costs is learned from windows only, for a chunk deep in a long prompt is slow by itself.
-    pub fn observe_chunk(&mut self, timings: &[StageTiming], in_company: bool) {
+    /// company; what company costs is learned from windows and from chunks that are not deep in their prompt. `base` is
+    /// where the chunk begins.
+    pub fn observe_chunk(&mut self, timings: &[StageTiming], base: u32, in_company: bool) {
+        if base > SHALLOW {
+            let slowest = timings.iter().max_by_key(|timing| timing.compute_us);
+            if let Some(&StageTiming { batch_rows, compute_us, .. }) = slowest {
+                let more = seconds(compute_us) - self.busy().slowest(batch_rows);
+                self.depth.observe(batch_rows, middle(base, batch_rows), more);
+            }
+            return;
+        }
         let tail = self.stages.len().saturating_sub(1);
         for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
             if i < tail || timing.batch_rows > MAX_WIDTH {
@@ -114,6 +129,18 @@ impl Pace {
                 }
             }
         }
+    }
+
+    /// Time of a chunk of `n_rows` that begins at `base`, in the slowest stage, beside others.
+    #[must_use]
+    pub fn chunk_time(&self, n_rows: u32, base: u32) -> f64 {
+        self.busy().slowest(n_rows) + self.depth.time(n_rows, middle(base, n_rows))
+    }
+
+    /// Whether it is known what depth does to chunks of so many rows.
+    #[must_use]
+    pub fn knows_depth(&self, n_rows: u32) -> bool {
+        self.depth.knows(n_rows)
     }
 
     /// Whether anything went round the line yet.
@@ -268,6 +295,11 @@ impl Staircase {
     }
 }
 
+/// Positions that a chunk's rows look back at on average.
+fn middle(base: u32, n_rows: u32) -> f64 {
+    f64::from(base) + f64::from(n_rows) / 2.0
+}
+
 fn seconds(micros: u32) -> f64 {
     f64::from(micros) / 1e6
 }
@@ -315,11 +347,23 @@ mod tests {
         let mut pace = Pace::new(2);
         pace.observe(&[timing(1, 2000), timing(1, 9000)], Duration::from_millis(20), false);
         let unknown = pace.slowest(4);
-        pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)], false);
+        pace.observe_chunk(&[timing(4, 3000), timing(4, 1000)], 0, false);
         assert!(close(pace.slowest(4), unknown), "the tail's head was not computed");
         assert!(close(pace.inside(4), unknown + 0.003), "elsewhere rows are rows");
-        pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)], false);
+        pace.observe_chunk(&[timing(256, 90_000), timing(256, 80_000)], 0, false);
         assert!(pace.slowest(4) < unknown, "and long ones show where the rest lies");
+    }
+
+    #[test]
+    fn depth_is_no_matter_of_rows() {
+        let mut pace = Pace::new(2);
+        pace.observe(&[timing(1, 1000); 2], Duration::ZERO, false);
+        pace.observe_chunk(&[timing(16, 16_000); 2], 0, false);
+        assert!(close(pace.chunk_time(16, 0), 0.016) && !pace.knows_depth(16));
+        pace.observe_chunk(&[timing(16, 16_000), timing(16, 36_160)], 1000, false);
+        assert!(close(pace.slowest(16), 0.016), "what a row costs is as before");
+        assert!(pace.knows_depth(16) && close(pace.chunk_time(16, 1000), 0.036_16));
+        assert!(close(pace.chunk_time(16, 2008), 0.016 + 2.0 * 0.020_16), "twice as deep");
     }
 
     #[test]

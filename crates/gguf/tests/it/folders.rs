@@ -13,7 +13,7 @@ const ID: Identity = Identity([7; 32]);
 
 fn split(source: &Source<'_>, folder: &Path, n_stages: u32) -> Manifest {
     let slices = SliceFolder::open(folder, source, ID).unwrap();
-    let plan = Plan::by_weights(source, n_stages).unwrap();
+    let plan = Plan::balanced(source, n_stages).unwrap();
     let (mut last, mut all) = (0, 0);
     let paths = slices
         .ensure_all(&plan, &mut |done, total| {

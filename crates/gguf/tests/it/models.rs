@@ -262,7 +262,7 @@ const KEYS: &[&str] = &[
 fn cut(path: &std::path::Path, end: u32) {
     let Ok(model) = Model::open(path) else { return };
     let Ok(source) = gguf::Source::new(&model) else { return };
-    let _ = gguf::Plan::by_weights(&source, end);
+    let _ = gguf::Plan::balanced(&source, end);
     for range in [0..end, end..3, 0..3] {
         let slice = path.with_file_name("slice.gguf");
         if gguf::write_slice(&source, Identity([0; 32]), range.clone(), &slice, &mut |_, _| {}).is_ok() {

@@ -23,7 +23,7 @@ fn every_architecture_can_be_planned_into_any_number_of_stages() {
         let whole = Model::open(&toys::write(folder.path(), toy, spec.n_layers, shape)).unwrap();
         let source = Source::new(&whole).unwrap();
         for n in 1..=source.n_layers().min(9) {
-            let plan = Plan::by_weights(&source, n).unwrap();
+            let plan = Plan::balanced(&source, n).unwrap();
             assert_eq!(plan.stages.len(), n as usize, "{}", spec.name);
             covers(&plan, &source);
             assert_eq!(Plan::at_cuts(&source, &plan.cuts()).unwrap(), plan);
@@ -39,9 +39,9 @@ fn the_head_counts_as_part_of_the_tail() {
     let folder = tempfile::tempdir().unwrap();
     let whole = open(folder.path(), "llama", 9, Shape::default());
     let source = Source::new(&whole).unwrap();
-    let layer = Plan::by_weights(&source, 9).unwrap().stages[0].bytes;
+    let layer = Plan::balanced(&source, 9).unwrap().stages[0].bytes;
     let head = whole.tensor("token_embd.weight").unwrap().bytes;
-    let plan = Plan::by_weights(&source, 2).unwrap();
+    let plan = Plan::balanced(&source, 2).unwrap();
     let bytes: Vec<_> = plan.stages.iter().map(|stage| stage.bytes).collect();
     assert_eq!((plan.cuts(), bytes), (vec![5], vec![5 * layer, 4 * layer + head]));
 }
@@ -52,7 +52,7 @@ fn a_head_that_is_stored_in_more_bits_is_no_more_work() {
     let cuts = [Weights::F32, Weights::Q8_0, Weights::Q4_0].map(|weights| {
         let toy = Toy::named("llama").unwrap().weights(weights);
         let whole = Model::open(&toys::write(folder.path(), toy, 9, Shape::default())).unwrap();
-        let plan = Plan::by_weights(&Source::new(&whole).unwrap(), 2).unwrap();
+        let plan = Plan::balanced(&Source::new(&whole).unwrap(), 2).unwrap();
         let [first, tail] = &plan.stages[..] else { panic!("two stages: {plan:?}") };
         assert_eq!(first.bytes > tail.bytes, weights == Weights::F32, "{plan:?}");
         plan.cuts()
@@ -64,7 +64,7 @@ fn a_head_that_is_stored_in_more_bits_is_no_more_work() {
 fn cuts_that_cost_a_pass_through_layer_are_avoided() {
     let folder = tempfile::tempdir().unwrap();
     let whole = open(folder.path(), "smollm3", 16, Shape::default());
-    let plan = Plan::by_weights(&Source::new(&whole).unwrap(), 2).unwrap();
+    let plan = Plan::balanced(&Source::new(&whole).unwrap(), 2).unwrap();
     assert_eq!(plan.cuts(), [8]);
 }
 
@@ -74,7 +74,7 @@ fn impossible_plans_are_refused() {
     let whole = open(folder.path(), "llama", 4, Shape::default());
     let source = Source::new(&whole).unwrap();
     for n in [0, 5, u32::MAX] {
-        assert!(matches!(Plan::by_weights(&source, n), Err(CutError::TooManyStages { .. })));
+        assert!(matches!(Plan::balanced(&source, n), Err(CutError::TooManyStages { .. })));
     }
     for cuts in [&[0][..], &[4], &[2, 2], &[3, 1], &[1, u32::MAX]] {
         assert!(matches!(Plan::at_cuts(&source, cuts), Err(CutError::Cuts { last: 3, .. })), "{cuts:?}");
@@ -93,9 +93,9 @@ proptest! {
         prop_assume!(!toy.spec().name.ends_with("nextn"));
         let whole = Model::open(&toys::write(folder.path(), toy, n_layers, Shape::default())).unwrap();
         let source = Source::new(&whole).unwrap();
-        let plan = Plan::by_weights(&source, n_stages).unwrap();
+        let plan = Plan::balanced(&source, n_stages).unwrap();
         covers(&plan, &source);
-        let largest = |plan: &Plan| plan.stages.iter().map(|stage| stage.weights).max();
+        let largest = |plan: &Plan| plan.stages.iter().map(|stage| stage.products).max();
         for set in 0_u32..1 << (n_layers - 1) {
             let cuts: Vec<u32> = (1..n_layers).filter(|at| set >> (at - 1) & 1 == 1).collect();
             if cuts.len() as u32 + 1 == n_stages

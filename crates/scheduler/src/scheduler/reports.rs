@@ -134,18 +134,16 @@ impl Scheduler {
 
     fn handle_progress(&mut self, progress: &Progress, now: Duration) -> Result<(), ReportFault> {
         let seq = progress.seq;
-        if self.live(seq)?.is_none() {
+        let Some(sequence) = self.live(seq)? else {
             self.stats.late_reports += 1;
             return Ok(());
-        }
-        let (sequences, pace) = (&mut self.sequences, &self.pace);
-        let is_over = match sequences.get_mut(&seq).map(|sequence| sequence.handle_progress(progress, pace)) {
-            Some(Err(fault)) => return Err(self.refuse(seq, fault)),
-            Some(Ok(is_over)) => is_over,
-            None => false,
+        };
+        let (base, is_over) = match sequence.handle_progress(progress) {
+            Ok(passed) => passed,
+            Err(fault) => return Err(self.refuse(seq, fault)),
         };
         let in_company = self.n_live() > 1;
-        self.pace.observe_chunk(&progress.timings, in_company);
+        self.pace.observe_chunk(&progress.timings, base, in_company);
         if is_over {
             self.finish(seq, Finish::Length, now);
         } else {

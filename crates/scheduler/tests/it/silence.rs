@@ -85,7 +85,9 @@ fn what_a_sequence_is_given_grows_with_the_work_of_all_and_is_not_less_when_othe
 #[test]
 fn who_begins_with_what_another_one_computes_is_owed_nothing_before() {
     let shared = |n| scheduler::Request { namespace: Some(0), ..request(n, None) };
-    let mut front = Front::new(Config { prefix_tokens: 100, n_slots: 3, context: 40, ..config() });
+    let hour = Duration::from_secs(3600);
+    let roomy = Config { prefix_tokens: 100, n_slots: 3, context: 40, chunk_time: hour, ..config() };
+    let mut front = Front::new(roomy);
     front.submit(request(1, None)).expect("a slot is free");
     front.verdict(0, 0, 0, 50, None).expect("what was sent");
     for n in [30, 31] {
