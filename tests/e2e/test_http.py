@@ -55,7 +55,7 @@ def test_health_ready_and_line_say_how_it_is(line):
 def test_timings_tell_where_the_time_went(line):
     timings = line.complete("Once upon a time", 8)["timings"]
     assert timings["predicted_n"] == 8 and timings["prompt_n"] > 0
-    for name in ("prompt_ms", "prompt_per_second", "predicted_ms", "predicted_per_second", "loop_ms"):
+    for name in ("prompt_ms", "prompt_per_second", "chunk_ms", "predicted_ms", "predicted_per_second", "loop_ms"):
         assert timings[name] > 0, name
     assert timings["draft_n"] == timings["draft_n_accepted"] == 0
     assert len(timings["stages"]) == 3 and all(stage["compute_ms"] > 0 for stage in timings["stages"])

@@ -25,6 +25,7 @@ pub(crate) struct Meter {
     tokens: Option<(Duration, Duration)>,
     loops: Loops,
     stages: Vec<StageTiming>,
+    longest_chunk_us: u32,
 }
 
 impl Past {
@@ -55,7 +56,14 @@ impl Meter {
             tokens: None,
             loops: Loops { windows: 0, total_us: 0, waited_us: 0 },
             stages: Vec::new(),
+            longest_chunk_us: 0,
         }
+    }
+
+    /// A chunk of the prompt has passed.
+    pub(crate) fn chunk(&mut self, timings: &[StageTiming]) {
+        let slowest = timings.iter().map(|timing| timing.compute_us).max();
+        self.longest_chunk_us = self.longest_chunk_us.max(slowest.unwrap_or(0));
     }
 
     pub(crate) fn answered(&mut self, took: Duration, timings: &[StageTiming]) {
@@ -92,6 +100,7 @@ impl Meter {
             loop_time: self.loops.mean(),
             ideal_time: self.loops.ideal(),
             stages: self.stages.clone(),
+            longest_chunk: Duration::from_micros(self.longest_chunk_us.into()),
             ..Timings::default()
         }
     }

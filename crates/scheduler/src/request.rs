@@ -216,6 +216,8 @@ pub struct Timings {
     pub loop_time: Duration,
     /// The same without the time spent waiting for others in stages.
     pub ideal_time: Duration,
+    /// The longest time of one of its prompt's chunks in the stage where it took longest.
+    pub longest_chunk: Duration,
     /// Sums over the request's windows, stage 0 first (`batch_rows` too).
     pub stages: Vec<StageTiming>,
 }

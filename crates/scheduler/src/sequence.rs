@@ -253,6 +253,7 @@ impl Sequence {
         let passed = self.chunks.passed(progress);
         let refused = |expected| ReportFault::Progress { seq: self.seq, next: progress.next, expected };
         let base = passed.map_err(refused)?;
+        self.meter.chunk(&progress.timings);
         if self.wanted.is_some_and(|wanted| !wanted.is_up_to(progress.next)) {
             return Err(ReportFault::PromptUntold { seq: self.seq, next: progress.next });
         }

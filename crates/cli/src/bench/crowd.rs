@@ -188,10 +188,10 @@ async fn long_prompt(line: &Served, name: &str, report: &mut Report) -> anyhow::
     let long = async {
         tokio::time::sleep(SETTLED).await;
         let sent = http::now();
-        line.first_token(&unheard(LONG, 1)).await.map(|_| (sent, http::now()))
+        line.first_token(&unheard(LONG, 1)).await.map(|first| (sent, http::now(), first.chunk_ms))
     };
     let (streams, long) = join(join_all(streams), long).await;
-    let (sent, read) = long?;
+    let (sent, read, chunk_ms) = long?;
     let mut gaps = Vec::new();
     for events in streams {
         gaps.extend(gaps_within(&events?, sent, read));
@@ -209,7 +209,9 @@ async fn long_prompt(line: &Served, name: &str, report: &mut Report) -> anyhow::
     add("prompt read", "s", (read - sent).as_secs_f64(), None);
     add("usual gap", "ms", quantile(&gaps, 0.5), None);
     add("99th percentile", "ms", quantile(&gaps, 0.99), None);
-    add("longest gap", "ms", quantile(&gaps, 1.0), Some(Bound::AtMost(LONGEST_GAP_MS)));
+    add("longest chunk in one stage", "ms", chunk_ms, None);
+    let bound = (2.0 * chunk_ms).max(LONGEST_GAP_MS);
+    add("longest gap", "ms", quantile(&gaps, 1.0), Some(Bound::AtMost(bound)));
     Ok(())
 }
 

@@ -47,6 +47,8 @@ pub(super) struct First {
     pub(super) ms: f64,
     /// Tokens of the prompt that were not computed again.
     pub(super) cached: usize,
+    /// The longest time of one of its chunks in one stage, in milliseconds.
+    pub(super) chunk_ms: f64,
 }
 
 impl Served {
@@ -130,7 +132,8 @@ impl Served {
         let answer = http::post(&self.target, "/v1/completions", &body).await?;
         let took = http::now() - sent;
         let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
-        Ok(First { ms: took.as_secs_f64() * 1e3, cached: cached as usize })
+        let chunk_ms = answer["timings"]["chunk_ms"].as_f64().unwrap_or(0.0);
+        Ok(First { ms: took.as_secs_f64() * 1e3, cached: cached as usize, chunk_ms })
     }
 
     /// What it says of its line.

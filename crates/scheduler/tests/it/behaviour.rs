@@ -356,6 +356,7 @@ fn timings_say_where_the_time_went() {
             guesses: Box::default(),
             loop_time: Duration::from_millis(45),
             ideal_time: Duration::from_micros(44_997),
+            longest_chunk: Duration::ZERO,
             stages: vec![StageTiming { queue_us: 3, compute_us: 30, batch_rows: 6 }; 3],
         }
     );

@@ -356,6 +356,7 @@ pub(crate) fn done(finish: Finish, generated: u32) -> Event {
         in_flight: InFlight { most: 3, sum_us: 250, time_us: 100 },
         loop_time: Duration::from_micros(1500),
         ideal_time: Duration::from_micros(1250),
+        longest_chunk: Duration::from_millis(15),
         stages: vec![stage(1000), stage(2000)],
         ..Timings::default()
     };
