@@ -18,8 +18,20 @@ const POSITIONS: u32 = 1024;
 /// What stands before each sequence's tokens.
 const BEGIN: &str = "/";
 
-pub(crate) fn run(model: &str, endpoints: &str, remote_layers: i32, n_seq: u32) -> Result<(), String> {
-    let mut line = Line::open(model, endpoints, remote_layers, n_seq)?;
+/// What of a model is computed where, and for how many.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// Layers left to the servers.
+    pub(crate) layers: i32,
+    /// Sequences at once.
+    pub(crate) n_seq: u32,
+    /// Threads of this process.
+    pub(crate) threads: i32,
+}
+
+/// `endpoints` are separated by commas; none if it is empty.
+pub(crate) fn run(model: &str, endpoints: &str, shape: Shape) -> Result<(), String> {
+    let mut line = Line::open(model, endpoints, shape)?;
     println!("ready");
     for asked in std::io::stdin().lock().lines() {
         let asked = asked.map_err(|error| error.to_string())?;
@@ -63,13 +75,13 @@ struct Row {
 }
 
 impl Line {
-    fn open(model: &str, endpoints: &str, remote_layers: i32, n_seq: u32) -> Result<Self, String> {
+    fn open(model: &str, endpoints: &str, shape: Shape) -> Result<Self, String> {
         let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
         let model = text(model)?;
         // SAFETY: called once, before anything else of llama.cpp.
         unsafe { sys::llama_backend_init() };
         let mut devices = Vec::new();
-        for endpoint in endpoints.split(',') {
+        for endpoint in endpoints.split(',').filter(|endpoint| !endpoint.is_empty()) {
             let endpoint = text(endpoint)?;
             // SAFETY: the string ends with a zero.
             let server = unsafe { ggml_backend_rpc_add_server(endpoint.as_ptr()) };
@@ -86,7 +98,7 @@ impl Line {
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_model_default_params() };
         params.devices = devices.as_mut_ptr();
-        params.n_gpu_layers = remote_layers;
+        params.n_gpu_layers = shape.layers;
         params.tensor_split = shares.as_ptr();
         // SAFETY: the string ends with a zero, the list of devices with a null, and both outlive the call, as do the shares,
         // of which there are as many as llama.cpp reads.
@@ -96,11 +108,11 @@ impl Line {
         }
         // SAFETY: returns a struct by value.
         let mut params = unsafe { sys::llama_context_default_params() };
-        params.n_ctx = POSITIONS * n_seq;
-        params.n_seq_max = n_seq;
+        params.n_ctx = POSITIONS * shape.n_seq;
+        params.n_seq_max = shape.n_seq;
         params.n_batch = POSITIONS;
-        params.n_threads = 1;
-        params.n_threads_batch = 1;
+        params.n_threads = shape.threads;
+        params.n_threads_batch = shape.threads;
         // SAFETY: the model is live and is never freed.
         let (context, n_vocab) = unsafe {
             let vocab = sys::llama_model_get_vocab(model);
@@ -111,7 +123,7 @@ impl Line {
         }
         // SAFETY: the batch is never freed; it has room for as many rows as one call may have, of one sequence each.
         let batch = unsafe { sys::llama_batch_init(POSITIONS.cast_signed(), 0, 1) };
-        Ok(Self { context, n_vocab: n_vocab.unsigned_abs() as usize, batch, n_seq })
+        Ok(Self { context, n_vocab: n_vocab.unsigned_abs() as usize, batch, n_seq: shape.n_seq })
     }
 
     /// Greedy tokens of each prompt, and the mean time of a step after the first in milliseconds.
@@ -131,8 +143,11 @@ impl Line {
         }
         let start = Instant::now();
         for step in 1..n {
-            let row = |(seq, answer): (usize, &Vec<i32>)| {
-                Row { token: answer[step - 1], position: prompts[seq].len() + step - 1, seq, wanted: true }
+            let row = |(seq, answer): (usize, &Vec<i32>)| Row {
+                token: answer[step - 1],
+                position: prompts[seq].len() + step - 1,
+                seq,
+                wanted: true,
             };
             let rows: Vec<Row> = answers.iter().enumerate().map(row).collect();
             for (answer, token) in answers.iter_mut().zip(self.decode(&rows)?) {

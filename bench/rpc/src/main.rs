@@ -1,7 +1,8 @@
-//! `rpc-bench`: plain llama.cpp with a model's layers on one or two other processes, over its RPC back end.
+//! `rpc-bench`: plain llama.cpp with a model's layers on up to two other processes, over its RPC back end.
 //!
 //! Three roles, each a process of its own: `server` computes what it is sent; `delay` stands between and lets every byte
 //! wait, as a slow network would; `client` holds the layers that it leaves to no server, decodes greedily, and measures.
+//! A client without servers is llama.cpp with the whole model.
 //! `line-bench` starts them and measures lines beside them.
 
 mod client;
@@ -32,12 +33,13 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["server", endpoint] => server(endpoint),
         ["delay", target, ms] => milliseconds(ms).and_then(|delay| delay::run(target, delay)),
-        ["client", model, endpoints, layers, n_seq] => {
-            let numbers = layers.parse().ok().zip(n_seq.parse().ok());
-            let numbers = numbers.ok_or_else(|| format!("{layers} and {n_seq} are not two numbers"));
-            numbers.and_then(|(layers, n_seq)| client::run(model, endpoints, layers, n_seq))
+        ["client", model, endpoints, layers, n_seq, threads] => {
+            let shape = || {
+                Ok(client::Shape { layers: number(layers)?, n_seq: number(n_seq)?, threads: number(threads)? })
+            };
+            shape().and_then(|shape| client::run(model, endpoints, shape))
         }
-        _ => Err("usage: rpc-bench server HOST:PORT | delay HOST:PORT MS | client MODEL HOST:PORT[,HOST:PORT] LAYERS SEQUENCES".into()),
+        _ => Err("usage: rpc-bench server HOST:PORT | delay HOST:PORT MS | client MODEL [HOST:PORT[,HOST:PORT]] LAYERS SEQUENCES THREADS".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,6 +48,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|_| format!("{word} is no number"))
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {

@@ -24,8 +24,12 @@ use super::workload::Workload;
 const DELAY_MS: u32 = 10;
 /// Texts, and what `auto` must be at least, as a multiple of the back end's speed with both halves on other machines.
 const TEXTS: [(Workload, f64); 2] = [(Workload::Novel, 1.8), (Workload::Copy, 4.0)];
-/// Clients at once, and what a line must be at least, as a multiple of the back end's speed, without any delay.
-const CLIENTS: (u16, f64) = (8, 1.6);
+/// Clients at once, without any delay.
+const CLIENTS: u16 = 8;
+/// What a line must be at least then, as a multiple of the back end's speed, and of llama.cpp's with the whole model in
+/// one process with as many threads.
+const OVER_RPC: f64 = 1.6;
+const OVER_WHOLE: f64 = 0.95;
 /// Tokens of an answer.
 const ANSWER: usize = 96;
 /// The weights of one half travel over the slow link before the first token.
@@ -46,6 +50,14 @@ struct Round {
     /// Of each of the lines, in the engines.
     computing: f64,
     is_same: bool,
+}
+
+/// One round's tokens per second of several clients together.
+#[derive(Clone, Copy, Default)]
+struct Rates {
+    rpc: f64,
+    whole: f64,
+    line: f64,
 }
 
 pub(super) async fn measure(model: &Path, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
@@ -117,8 +129,9 @@ fn tell(name: &str, done: &[Round], least: f64, report: &mut Report) {
 /// Several clients that ask at once, without any delay: tokens per second from the first request to the last answer,
 /// prompts included.
 async fn many_clients(model: &Path, name: &str, rounds: usize, report: &mut Report) -> anyhow::Result<()> {
-    let (clients, least) = CLIENTS;
+    let clients = CLIENTS;
     let mut rpc = Rpc::start(model, Remote::Both, 0, clients).await?;
+    let mut whole = Rpc::start(model, Remote::None, 0, clients).await?;
     let parallel = clients.to_string();
     let flags = ["--stages", "2", "--threads", "1", "--parallel", &parallel, "--speculate", "auto"];
     // Every round reads prompts that were read before; neither side may keep them.
@@ -133,17 +146,19 @@ async fn many_clients(model: &Path, name: &str, rounds: usize, report: &mut Repo
             let task = Workload::Novel.task(at * usize::from(clients) + client);
             prompts.push(line.chat_tokens(&task.prompt).await?);
         }
-        let mut rates = (0.0, 0.0);
-        for turn in 0..2 {
-            if (at + turn) % 2 == 0 {
-                rates.0 = n_tokens * 1e3 / rpc.answer(&prompts, ANSWER).await?.all_ms;
-            } else {
-                let start = http::now();
-                let asked = prompts.iter().map(|prompt| line.answer(prompt, ANSWER));
-                for answer in futures_util::future::join_all(asked).await {
-                    answer?;
+        let mut rates = Rates::default();
+        for turn in 0..3 {
+            match (at + turn) % 3 {
+                0 => rates.rpc = n_tokens * 1e3 / rpc.answer(&prompts, ANSWER).await?.all_ms,
+                1 => rates.whole = n_tokens * 1e3 / whole.answer(&prompts, ANSWER).await?.all_ms,
+                _ => {
+                    let start = http::now();
+                    let asked = prompts.iter().map(|prompt| line.answer(prompt, ANSWER));
+                    for answer in futures_util::future::join_all(asked).await {
+                        answer?;
+                    }
+                    rates.line = n_tokens / (http::now() - start).as_secs_f64();
                 }
-                rates.1 = n_tokens / (http::now() - start).as_secs_f64();
             }
         }
         if at > 0 {
@@ -151,12 +166,16 @@ async fn many_clients(model: &Path, name: &str, rounds: usize, report: &mut Repo
         }
     }
     eprintln!();
-    let each = |value: fn(&(f64, f64)) -> f64| Median::of(done.iter().map(value).collect());
+    let each = |value: fn(&Rates) -> f64| Median::of(done.iter().map(value).collect());
     let name = format!("{name}, {clients} clients");
-    report.add(format!("{name}, llama.cpp RPC with two devices"), "token/s", each(|rates| rates.0), None);
-    report.add(format!("{name}, 2 stages"), "token/s", each(|rates| rates.1), None);
-    let speed = each(|rates| rates.1 / rates.0);
-    report.add(format!("{name}, speed of 2 stages / RPC"), "ratio", speed, Some(Bound::AtLeast(least)));
+    let mut add = |what: &str, unit, value, bound| report.add(format!("{name}, {what}"), unit, value, bound);
+    add("llama.cpp RPC with two devices", "token/s", each(|rates| rates.rpc), None);
+    add("llama.cpp whole with two threads", "token/s", each(|rates| rates.whole), None);
+    add("2 stages", "token/s", each(|rates| rates.line), None);
+    let over_rpc = each(|rates| rates.line / rates.rpc);
+    add("speed of 2 stages / RPC", "ratio", over_rpc, Some(Bound::AtLeast(OVER_RPC)));
+    let over_whole = each(|rates| rates.line / rates.whole);
+    add("speed of 2 stages / llama.cpp whole", "ratio", over_whole, Some(Bound::AtLeast(OVER_WHOLE)));
     Ok(())
 }
 
@@ -168,6 +187,8 @@ fn flags(speculate: &str) -> Vec<String> {
 /// Which layers the process that asks leaves to servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remote {
+    /// None: it has as many threads as there are stages elsewhere.
+    None,
     /// The second half, to one.
     Half,
     /// All, to two.
@@ -195,16 +216,20 @@ impl Rpc {
     async fn start(model: &Path, remote: Remote, delay_ms: u32, n_seq: u16) -> anyhow::Result<Self> {
         let program = program()?;
         let (mut others, mut endpoints) = (Vec::new(), Vec::new());
-        for _ in 0..if remote == Remote::Both { 2 } else { 1 } {
+        // The head counts as a layer.
+        let all = Model::open(model)?.arch_u32("block_count").context("the model has no layers")? + 1;
+        let (servers, layers, threads) = match remote {
+            Remote::None => (0, 0, 2),
+            Remote::Half => (1, all.div_ceil(2), 1),
+            Remote::Both => (2, all, 1),
+        };
+        for _ in 0..servers {
             endpoints.push(server(&program, delay_ms, &mut others).await?);
         }
-        let layers = Model::open(model)?.arch_u32("block_count").context("the model has no layers")?;
-        // The head counts as one.
-        let layers = if remote == Remote::Both { layers + 1 } else { layers / 2 + 1 };
         let mut client = command(&program)
             .arg("client")
             .arg(model)
-            .args([endpoints.join(","), layers.to_string(), n_seq.to_string()])
+            .args([endpoints.join(","), layers.to_string(), n_seq.to_string(), threads.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
