@@ -58,7 +58,7 @@ struct Flags {
     /// Write the results into this folder as JSON
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Measure the whole grid of toy lines (half an hour and more) instead of a part of it
+    /// Measure the whole grid of toy lines (an hour and more) instead of a part of it
     #[arg(long)]
     full: bool,
     /// Measure nothing; write what the models say to every workload into this file, for the forecast's tests
