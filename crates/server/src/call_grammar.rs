@@ -32,12 +32,10 @@ impl CallGrammar<'_> {
         Some(Grammar::new(GrammarKind::Lark, lark))
     }
 
-    /// An answer of this schema, or a call of any tool from its beginning on. None for forms whose calls begin with
-    /// special tokens.
+    /// An answer of this schema, or a call of any tool from its beginning on. None where the two begin with marks.
     pub(crate) fn answer_or_call(&self, schema: &str) -> Option<Grammar> {
-        self.form.arguments_key()?;
+        let begin = self.lark(&self.form.start()?);
         let schema: Value = serde_json::from_str(schema).ok()?;
-        let begin = json!(self.form.opening(None));
         let calls =
             self.each(|at, name| format!("{begin} {} {}", self.lark(&self.form.name(name)), self.rest(at)));
         let arguments = self.all_arguments(false);

@@ -41,6 +41,8 @@ pub trait Tokenizer: Send + Sync + 'static {
 pub struct ModelInfo {
     /// The name that requests use; `default` works too.
     pub id: String,
+    /// The name of the model's file, without its folder.
+    pub file: String,
     /// The model's own chat template (Jinja); ChatML is used if there is none.
     pub chat_template: Option<String>,
     /// Text of the beginning-of-sequence token; empty if there is none.
@@ -51,6 +53,8 @@ pub struct ModelInfo {
     pub fill: Option<Fill>,
     /// Positions per sequence, prompt and answer together.
     pub context: u32,
+    /// Requests that run at once.
+    pub parallel: u16,
     /// Positions that the model was trained for, if known.
     pub trained_context: Option<u32>,
     /// Parameters, if known.

@@ -16,9 +16,10 @@ use crate::LineStatus;
 use crate::completion::{ChatChoice, TextChoice, Whole};
 use crate::embeddings::Answer;
 use crate::messages::{self, Counted};
+use crate::props::Props;
 use crate::responses::{Deleted, Items, ResponseObject};
 use crate::routes::{Cancelled, Condition, ModelCard, Models};
-use crate::utility::{Props, Text, Tokens, Written};
+use crate::utility::{Text, Tokens, Written};
 use fields::Body;
 
 /// Where the schemas of answers lie in the document.
