@@ -441,11 +441,11 @@ pub(crate) fn share(part: u64, whole: u64) -> f32 {
 pub struct SequenceStatus {
     /// The request's id on the line.
     pub request: u64,
-    /// `queued`, `prefill` or `decode`.
+    /// `prefill` or `decode`.
     pub phase: String,
     /// Tokens in the prompt.
     pub prompt_tokens: u32,
-    /// Of those, resident before.
+    /// Of those, not computed for it: taken over from earlier requests, or from one that runs.
     pub cached_tokens: u32,
     /// Tokens generated so far.
     pub generated_tokens: u32,
