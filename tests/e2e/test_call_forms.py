@@ -162,7 +162,8 @@ def form(request, tmp_path_factory):
     held, marks, _ = FORMS[request.param]
     file = tmp_path_factory.mktemp("toy") / "toy.gguf"
     model = toy.write(file, template(held), tokens_besides(marks), [THOUGHT, TO_FUNCTIONS])
-    with Serve(model, "--stages", 2, "--threads", 1, "--ctx", 512, "--exact") as serve:
+    guessing = ("--speculate", "suffix", "--width", 2, "--depth", 3)
+    with Serve(model, "--stages", 2, "--threads", 1, "--ctx", 512, "--exact", *guessing) as serve:
         serve.wait_ready()
         asks = {"api_key": "none", "max_retries": 0, "timeout": 90}
         with OpenAI(base_url=f"{serve.url}/v1", **asks) as openai, Anthropic(base_url=serve.url, **asks) as anthropic:
