@@ -202,6 +202,7 @@ mod tests {
             crate::structured::RESPONSES_FORMAT,
             crate::structured::OUTPUT_CONFIG_FORMAT,
             crate::request::UNSUPPORTED_IN_CHATS[0],
+            crate::request::UNSUPPORTED_IN_CHATS[1],
         ];
         let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream_options": {} });
         let chat = Fields::parse(chat.to_string().as_bytes()).unwrap();
