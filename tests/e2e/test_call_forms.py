@@ -202,6 +202,8 @@ def test_beside_tools_an_answer_in_a_form_is_that_or_a_call(form):
             list(answer.chats())
         assert refused.value.param == "response_format"
         return
-    only(Asked(form, "auto", form.steered(form.begin[-1]), ANSWERS).calls())
+    # Llama 3 leaves out its mark.
+    begin = "{" if form.name == "llama3" else form.begin[-1]
+    only(Asked(form, "auto", form.steered(begin), ANSWERS).calls())
     (choice,) = form.openai.chat.completions.create(**answer.chat()).choices
     assert choice.finish_reason == "stop" and json.loads(choice.message.content) in ANSWERS
