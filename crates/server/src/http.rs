@@ -16,7 +16,9 @@ use uuid::Uuid;
 use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::{console, embeddings, events, limits, messages, openapi, props, responses, routes, trace, utility};
+use crate::{
+    console, embeddings, events, limits, messages, openapi, props, responses, routes, trace, utility,
+};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::api::{Api, Model};
 use crate::body::{self, Body};
+use crate::chat;
 use crate::error::ApiError;
 use crate::request::{ChatRequest, token_list};
-use crate::chat;
 
 /// Tokens of a text.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -112,9 +112,12 @@ async fn from_disk(model: &Path, name: &str, rounds: usize, report: &mut Report)
 
 /// Waits until every stage has stored so many prompts.
 async fn stored(line: &Served, n: u64) -> anyhow::Result<()> {
-    let so_many = |event: &Value| event["line"]["prefixes"]["stored"].as_u64().is_some_and(|stored| stored >= n);
+    let so_many =
+        |event: &Value| event["line"]["prefixes"]["stored"].as_u64().is_some_and(|stored| stored >= n);
     let told = http::event(line.target(), "/v1/line/events", STORED_WITHIN, so_many).await;
-    told.with_context(|| format!("the stages have not stored a prompt within {} s", STORED_WITHIN.as_secs()))?;
+    told.with_context(|| {
+        format!("the stages have not stored a prompt within {} s", STORED_WITHIN.as_secs())
+    })?;
     Ok(())
 }
 
