@@ -278,15 +278,22 @@ impl CallForm {
         })
     }
 
-    /// Before the name of a tool, in an answer that may also be something else. None for gpt-oss, where that begins with a
-    /// mark of its own, too.
-    pub(crate) fn start(self) -> Option<Vec<Piece>> {
+    /// Under which name calls that are JSON and nothing else have their arguments; Llama 3 may leave out its mark.
+    pub(crate) const fn bare_key(self) -> Option<&'static str> {
         match self {
-            Self::Harmony => None,
-            // Llama 3 leaves out the mark.
-            Self::Llama3 | Self::Json => Some(vec![text(OBJECT)]),
-            _ => self.lazy().map(|lazy| [vec![Piece::Mark(lazy.mark)], lazy.first].concat()),
+            Self::Llama3 => Some("parameters"),
+            Self::Json => Some("arguments"),
+            _ => None,
         }
+    }
+
+    /// Before the name of a tool, in an answer that may also be something else. None where no mark tells them apart: for bare
+    /// calls, and for gpt-oss, whose answers begin with a mark, too.
+    pub(crate) fn start(self) -> Option<Vec<Piece>> {
+        if self.is_bare() || self == Self::Harmony {
+            return None;
+        }
+        self.lazy().map(|lazy| [vec![Piece::Mark(lazy.mark)], lazy.first].concat())
     }
 
     /// The beginning of a call, of a certain tool or of any: a model that is made to begin so has to go on with it.
