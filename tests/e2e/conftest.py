@@ -24,7 +24,7 @@ def binary():
 @pytest.fixture(scope="session")
 def line(binary):
     """Three processes that serve SmolLM2, for tests that leave it as they find it."""
-    with Serve(SMOLLM2, "--stages", 3, "--threads", 1, "--ctx", CONTEXT) as serve:
+    with Serve(SMOLLM2, "--stages", 3, "--threads", 1, "--exact", "--ctx", CONTEXT) as serve:
         serve.wait_ready()
         yield serve
 
@@ -41,7 +41,7 @@ def served(binary, tmp_path_factory):
     """One guessing line of two processes that asks for a key: for the suites of unmodified clients, one after another."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"# of the suites\n{API_KEY}\n")
-    args = ("--stages", 2, "--threads", 1, "--ctx", 2048, "--speculate", "auto", "--api-key-file", keys)
+    args = ("--stages", 2, "--threads", 1, "--ctx", 2048, "--speculate", "auto", "--exact", "--api-key-file", keys)
     with Serve(SMOLLM2, *args) as serve:
         serve.wait_ready()
         yield serve

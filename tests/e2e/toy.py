@@ -33,11 +33,12 @@ def value_of(kind, value):
     return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
 
 
-def metadata(chat):
+def metadata(chat, marks, words):
     """Name, kind and value of each; of a list, the kind of what is in it."""
-    tokens = [*letters(), "<s>", "</s>", "<unk>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
-    # Ordinary ones, then two that steer, one that stands for what is unknown, and again three that steer.
-    kinds = [1] * 256 + [3, 3, 2, 3, 3, 3]
+    special = ["<s>", "</s>", "<unk>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", *marks]
+    tokens = [*letters(), *special, *("".join(letters()[byte] for byte in word.encode()) for word in words)]
+    # Ordinary ones, then two that steer, one that stands for what is unknown, others that steer, and ordinary ones.
+    kinds = [1] * 256 + [3, 3, 2, 3, 3, 3] + [3] * len(marks) + [1] * len(words)
     own = {
         "context_length": (UINT32, 512),
         "embedding_length": (UINT32, WIDTH),
@@ -70,7 +71,7 @@ def metadata(chat):
     }
 
 
-def tensors():
+def tensors(n_tokens):
     """Dimensions by name, the fastest first."""
     layer = {
         "attn_norm": (WIDTH,),
@@ -83,7 +84,6 @@ def tensors():
         "ffn_up": (WIDTH, FEED),
         "ffn_down": (FEED, WIDTH),
     }
-    n_tokens = GAP + 1
     return {
         "token_embd.weight": (WIDTH, n_tokens),
         **{f"blk.{at}.{name}.weight": dims for at in range(LAYERS) for name, dims in layer.items()},
@@ -96,18 +96,19 @@ def padded(raw):
     return raw + bytes(-len(raw) % ALIGNMENT)
 
 
-def write(path, chat=CHAT):
-    """Writes the model, always the same one but for its chat template."""
+def write(path, chat=CHAT, marks=(), words=()):
+    """Writes the model, always the same one but for its chat template and for what it has tokens for besides: marks, which
+    steer, then words, which it can say and does not read."""
     pick = random.Random(1)
     head, data = bytearray(), bytearray()
-    fields = metadata(chat)
+    fields, shapes = metadata(chat, marks, words), tensors(GAP + 1 + len(marks) + len(words))
     for name, (kind, value) in fields.items():
         head += text(name)
         if isinstance(value, list):
             head += struct.pack("<IIQ", ARRAY, kind, len(value)) + b"".join(value_of(kind, item) for item in value)
         else:
             head += struct.pack("<I", kind) + value_of(kind, value)
-    for name, dims in tensors().items():
+    for name, dims in shapes.items():
         head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, len(data))
         if len(dims) == 1:
             numbers = [1.0] * dims[0]
@@ -115,6 +116,6 @@ def write(path, chat=CHAT):
             deviation = 1 if name.startswith("token_embd") else 2 / dims[0] ** 0.5
             numbers = [pick.gauss(0, deviation) for _ in range(dims[0] * dims[1])]
         data += padded(array.array("f", numbers).tobytes())
-    start = MAGIC + struct.pack("<IQQ", VERSION, len(tensors()), len(fields))
+    start = MAGIC + struct.pack("<IQQ", VERSION, len(shapes), len(fields))
     path.write_bytes(padded(start + head) + data)
     return path

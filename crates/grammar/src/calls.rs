@@ -164,3 +164,42 @@ fn calls_as_gpt_oss_writes_them() {
     );
     check(snapshot!("harmony_named"), &["{\"city\":\"Oslo\"}"], &["{}"]);
 }
+
+/// An answer, or a call from its beginning on.
+#[test]
+fn answers_in_a_form_beside_calls() {
+    let answer = &["{\"any\":[1,{\"of\":null}]}", "{}"][..];
+    let also = |calls: &[&'static str]| [answer, calls].concat();
+    let left = &["", "weather", "{\"any\": 1}", "[1]"][..];
+    check(
+        snapshot!("hermes_or_answer"),
+        &also(&["<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"Oslo\"}}"]),
+        &[left, &["<tool_call>\n{}"][..]].concat(),
+    );
+    check(
+        snapshot!("qwen_xml_or_answer"),
+        &also(&["<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"]),
+        left,
+    );
+    let bare = "{\"name\": \"weather\", \"parameters\": {\"city\":\"Oslo\"}}";
+    check(snapshot!("llama3_or_answer"), &also(&[bare]), left);
+    let bare = "{\"name\": \"weather\", \"arguments\": {\"city\":\"Oslo\"}}";
+    check(snapshot!("json_or_answer"), &also(&[bare]), left);
+    check(
+        snapshot!("mistral_or_answer"),
+        &also(&["[TOOL_CALLS][{\"name\": \"time\", \"arguments\": {}}"]),
+        left,
+    );
+    check(snapshot!("mistral_named_or_answer"), &also(&["[TOOL_CALLS]time[ARGS]{}"]), left);
+    let call = "<｜tool▁call▁begin｜>";
+    check(
+        snapshot!("deepseek_or_answer"),
+        &[answer, &[&*format!("{call}function<｜tool▁sep｜>time\n```json\n{{}}")]].concat(),
+        left,
+    );
+    check(
+        snapshot!("deepseek_plain_or_answer"),
+        &[answer, &[&*format!("{call}time<｜tool▁sep｜>{{}}")]].concat(),
+        left,
+    );
+}

@@ -308,7 +308,7 @@ fn parameters(options: &ContextOptions) -> sys::llama_context_params {
     params.type_k = kv;
     params.type_v = kv;
     params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_AUTO;
-    // One stream per slot, and windows that can always be rewound (ARCHITECTURE.md, "KV layout").
+    // One stream per slot, and, unless `swa_full` is off, windows that can always be rewound (ARCHITECTURE.md, "KV layout").
     params.kv_unified = false;
     params.swa_full = options.swa_full;
     // Prompts go through in pieces that llama.cpp could not pool: the stage does it.

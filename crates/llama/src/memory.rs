@@ -13,8 +13,8 @@ pub(crate) fn weight_bytes(file: &Model) -> u64 {
     file.tensors().iter().map(|tensor| tensor.bytes).sum()
 }
 
-/// Bytes of keys and values for `n_slots` streams of `context` positions. Layers without attention have none; a
-/// sliding window is kept whole (`swa_full`), so it saves nothing.
+/// Bytes of keys and values for `n_slots` streams of `context` positions. Layers without attention have none; those with
+/// a sliding window count as if they kept every position, which they do unless `swa_full` is off.
 pub(crate) fn kv_bytes(file: &Model, context: u32, n_slots: u16, kv: KvType) -> u64 {
     let positions = u64::from(padded(context)) * u64::from(n_slots);
     let values: u64 = (0..file.n_layers()).map(|layer| values_per_position(file, layer)).sum();

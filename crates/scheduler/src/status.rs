@@ -114,7 +114,7 @@ pub struct SequenceStatus {
     pub state: SequenceState,
     /// Tokens in its prompt.
     pub prompt: u32,
-    /// Of those, taken over from a parked prefix.
+    /// Of those, taken over: from a prefix that was parked or stored, or from a sequence that runs.
     pub cached: u32,
     /// Tokens committed to it, the prompt's included as far as they were sent.
     pub positions: u32,

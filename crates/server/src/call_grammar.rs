@@ -32,14 +32,19 @@ impl CallGrammar<'_> {
         Some(Grammar::new(GrammarKind::Lark, lark))
     }
 
-    /// An answer of this schema, or a call of any tool from its beginning on. None for forms whose calls begin with
-    /// special tokens.
+    /// An answer of this schema, or a call of any tool from its beginning on. None where the two begin with marks.
     pub(crate) fn answer_or_call(&self, schema: &str) -> Option<Grammar> {
-        self.form.arguments_key()?;
         let schema: Value = serde_json::from_str(schema).ok()?;
-        let begin = json!(self.form.opening(None));
-        let calls =
-            self.each(|at, name| format!("{begin} {} {}", self.lark(&self.form.name(name)), self.rest(at)));
+        let calls = match (self.form.bare_key(), self.form.start()) {
+            (Some(key), _) => self.each(|at, name| bare_call(at, name, key)),
+            (None, Some(begin)) => {
+                let begin = self.lark(&begin);
+                self.each(|at, name| {
+                    format!("{begin} {} {}", self.lark(&self.form.name(name)), self.rest(at))
+                })
+            }
+            (None, None) => return None,
+        };
         let arguments = self.all_arguments(false);
         let answer = compact(&schema, Layout::Tight, false);
         Some(Grammar::new(
@@ -116,6 +121,14 @@ impl CallGrammar<'_> {
             _ => json!(mark).to_string(),
         }
     }
+}
+
+/// A call that is JSON and nothing else, where the answer may be JSON, too. It is cut into the words that JSON is read in:
+/// a longer one would be waited for to its end, and no other object could begin like it.
+fn bare_call(at: usize, name: &str, key: &str) -> String {
+    let quoted = |text: &str| json!(json!(text).to_string()).to_string();
+    let (name_key, name, key) = (quoted("name"), quoted(name), quoted(key));
+    format!("\"{{\" {name_key} \":\" \" \"? {name} \",\" \" \"? {key} \":\" \" \"? a{at} \"}}\"")
 }
 
 /// How JSON is laid out.

@@ -36,6 +36,11 @@ pub(crate) enum ApiError {
     UnknownRequest(String),
     #[error("{MAX_WATCHERS} programs watch the line already: close one of them")]
     TooManyWatchers,
+    #[error(
+        "{limit} clients read the events of kept responses already: try again in a moment, or get the response without \
+         `stream`"
+    )]
+    TooManyReplays { limit: u32 },
     #[error("no valid API key: send `Authorization: Bearer KEY`")]
     Unauthorised,
     #[error(
@@ -113,9 +118,10 @@ impl ApiError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::TooManyWatchers => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::QueueFull { .. }
+            | Self::QueueTimeout(_)
+            | Self::TooManyWatchers
+            | Self::TooManyReplays { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::ForeignPage(_) => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -133,6 +139,7 @@ impl ApiError {
             Self::UnknownResponse(_) => "response_not_found",
             Self::UnknownRequest(_) => "request_not_found",
             Self::TooManyWatchers => "too_many_watchers",
+            Self::TooManyReplays { .. } => "too_many_replays",
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::NotReady { .. } => "not_ready",
             Self::QueueFull { .. } => "queue_full",
@@ -206,7 +213,11 @@ impl IntoResponse for ApiError {
         }
         let mut response = (self.status(), axum::Json(self.body())).into_response();
         match self {
-            Self::QueueFull { .. } | Self::QueueTimeout(_) | Self::NotReady { .. } | Self::LineLost(_) => {
+            Self::QueueFull { .. }
+            | Self::QueueTimeout(_)
+            | Self::TooManyReplays { .. }
+            | Self::NotReady { .. }
+            | Self::LineLost(_) => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(limits::RETRY_AFTER));
             }
             Self::Unauthorised => {

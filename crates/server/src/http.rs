@@ -16,7 +16,9 @@ use uuid::Uuid;
 use crate::api::Api;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::{console, embeddings, events, limits, messages, openapi, responses, routes, trace, utility};
+use crate::{
+    console, embeddings, events, limits, messages, openapi, props, responses, routes, trace, utility,
+};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.
@@ -35,7 +37,7 @@ pub fn router(api: Api) -> Router {
         .route("/ready", get(routes::ready))
         .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(routes::metrics))
-        .route("/props", get(utility::props))
+        .route("/props", get(props::props))
         .route("/tokenize", post(utility::tokenize))
         .route("/detokenize", post(utility::detokenize))
         .route("/apply-template", post(utility::apply_template))

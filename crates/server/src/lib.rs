@@ -32,6 +32,7 @@ mod messages;
 mod metrics;
 mod openapi;
 mod prompt;
+mod props;
 mod reply;
 mod request;
 mod responses;

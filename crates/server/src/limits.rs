@@ -85,5 +85,5 @@ pub(crate) const WATCH_SETTLED: Duration = Duration::from_millis(4500);
 pub(crate) const MAX_MOVEMENTS: usize = 512;
 /// Requests that ended and are still shown.
 pub(crate) const MAX_ENDED: usize = 20;
-/// `Retry-After` of a full queue and of a line that is not ready, seconds: about the time of a short answer.
+/// `Retry-After` of what is full and of a line that is not ready, seconds: about the time of a short answer.
 pub(crate) const RETRY_AFTER: u32 = 1;

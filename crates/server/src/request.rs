@@ -48,13 +48,24 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "return_token_ids",
     "return_tokens_as_token_ids",
     "guided_whitespace_pattern",
+    "structural_tag",
+    "thinking_token_budget",
+    "n_cmpl",
+    "n_indent",
+    "t_max_predict_ms",
+    "adaptive_target",
+    "response_fields",
+    "grammar_lazy",
 ];
+
+/// Numbers other than 0 that ask for nothing: llama.cpp's defaults.
+const NEUTRAL: [(&str, f64); 3] = [("n_cmpl", 1.0), ("t_max_predict_ms", -1.0), ("adaptive_target", -1.0)];
 
 /// vLLM's name for what Anthropic's API does with a message of the assistant at the end.
 const CONTINUES: &str = "continue_final_message";
 
 /// What chats refuse besides.
-pub(crate) const UNSUPPORTED_IN_CHATS: &[&str] = &["suffix"];
+pub(crate) const UNSUPPORTED_IN_CHATS: &[&str] = &["suffix", "echo"];
 
 /// How to generate: the same for chats and completions.
 #[derive(Clone, Debug, PartialEq)]
@@ -343,7 +354,10 @@ pub(crate) fn asks_for_nothing(name: &str, value: &Value) -> bool {
         Value::Null => true,
         // The one flag that is usually set.
         Value::Bool(flag) => *flag == (name == "skip_special_tokens"),
-        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Number(number) => {
+            let number = number.as_f64();
+            number == Some(0.0) || NEUTRAL.iter().any(|&(of, neutral)| of == name && number == Some(neutral))
+        }
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty() || (name == "modalities" && *value == json!(["text"])),
         Value::Object(map) => map.is_empty(),

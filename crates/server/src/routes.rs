@@ -92,6 +92,8 @@ pub(crate) struct ModelCard {
     /// Seconds since 1970.
     created: u64,
     owned_by: &'static str,
+    /// The context, by vLLM's name.
+    max_model_len: u32,
     meta: ModelMeta,
 }
 
@@ -113,6 +115,7 @@ impl From<&Model> for ModelCard {
             object: "model",
             created: info.created,
             owned_by: "paceline",
+            max_model_len: info.context,
             meta: ModelMeta {
                 architecture: info.architecture.clone(),
                 n_vocab: model.tokenizer.n_vocab(),

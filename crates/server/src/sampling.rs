@@ -11,8 +11,8 @@ use crate::limits::MAX_BREAKER_BYTES;
 /// Temperatures, penalties and the like beyond this have no meaning; it keeps every later product finite.
 pub(crate) const LARGE: f32 = 1000.0;
 /// llama.cpp's defaults for mirostat.
-const MIROSTAT_TAU: f32 = 5.0;
-const MIROSTAT_ETA: f32 = 0.1;
+pub(crate) const MIROSTAT_TAU: f32 = 5.0;
+pub(crate) const MIROSTAT_ETA: f32 = 0.1;
 
 /// Reads all sampling parameters; what is absent is neutral. `n_vocab` bounds the tokens of `logit_bias`.
 pub(crate) fn read(fields: &Fields, n_vocab: u32) -> Result<SamplerParams, ApiError> {

@@ -41,6 +41,8 @@ pub trait Tokenizer: Send + Sync + 'static {
 pub struct ModelInfo {
     /// The name that requests use; `default` works too.
     pub id: String,
+    /// The name of the model's file, without its folder.
+    pub file: String,
     /// The model's own chat template (Jinja); ChatML is used if there is none.
     pub chat_template: Option<String>,
     /// Text of the beginning-of-sequence token; empty if there is none.
@@ -51,6 +53,8 @@ pub struct ModelInfo {
     pub fill: Option<Fill>,
     /// Positions per sequence, prompt and answer together.
     pub context: u32,
+    /// Requests that run at once.
+    pub parallel: u16,
     /// Positions that the model was trained for, if known.
     pub trained_context: Option<u32>,
     /// Parameters, if known.
@@ -437,11 +441,11 @@ pub(crate) fn share(part: u64, whole: u64) -> f32 {
 pub struct SequenceStatus {
     /// The request's id on the line.
     pub request: u64,
-    /// `queued`, `prefill` or `decode`.
+    /// `prefill` or `decode`.
     pub phase: String,
     /// Tokens in the prompt.
     pub prompt_tokens: u32,
-    /// Of those, resident before.
+    /// Of those, not computed for it: taken over from earlier requests, or from one that runs.
     pub cached_tokens: u32,
     /// Tokens generated so far.
     pub generated_tokens: u32,

@@ -228,7 +228,9 @@ pub(crate) fn emulate_calls(conversation: &mut Conversation) {
                 }
                 content.push_str(&format!("<tool_call>\n{call}\n</tool_call>"));
             }
-            *message = said("assistant", content);
+            // What was thought before stays.
+            message.remove("tool_calls");
+            message.insert("content".into(), json!(content));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Routes about the model rather than for answers: its vocabulary, its template, its properties.
+//! Routes about the model rather than for answers: its vocabulary and its template.
 //!
 //! They need the model but no line, so they work while stages are down. Names are llama-server's; vLLM's names work
 //! beside them.
@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::api::{Api, Model};
 use crate::body::{self, Body};
+use crate::chat;
 use crate::error::ApiError;
 use crate::request::{ChatRequest, token_list};
-use crate::{chat, template};
 
 /// Tokens of a text.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -136,41 +136,4 @@ pub(crate) async fn apply_template(
     let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
     let text = body::aside(size, move || chat::write(&model, chat)).await??.text;
     Ok(Json(Written { prompt: text }))
-}
-
-/// Properties of the model, in llama-server's form.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Props {
-    default_generation_settings: Settings,
-    model_alias: String,
-    chat_template: String,
-    bos_token: String,
-    eos_token: String,
-    modalities: Modalities,
-    build_info: &'static str,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct Settings {
-    n_ctx: u32,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct Modalities {
-    vision: bool,
-    audio: bool,
-}
-
-/// `GET /props`: what llama-server's clients ask before they chat.
-pub(crate) async fn props(State(api): State<Api>) -> Result<Json<Props>, ApiError> {
-    let info = &api.model()?.info;
-    Ok(Json(Props {
-        default_generation_settings: Settings { n_ctx: info.context },
-        model_alias: info.id.clone(),
-        chat_template: info.chat_template.clone().unwrap_or_else(|| template::CHATML.into()),
-        bos_token: info.bos.clone(),
-        eos_token: info.eos.clone(),
-        modalities: Modalities { vision: false, audio: false },
-        build_info: concat!("paceline ", env!("CARGO_PKG_VERSION")),
-    }))
 }

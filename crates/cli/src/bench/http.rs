@@ -82,27 +82,69 @@ pub(super) async fn stream(
     path: &str,
     body: &Value,
 ) -> anyhow::Result<Vec<(Instant, Value)>> {
-    let mut response = send(target, Method::POST, path, body.to_string()).await?.into_body();
+    let mut read = Events::of(send(target, Method::POST, path, body.to_string()).await?);
     let mut events = Vec::new();
-    let mut unread = Vec::new();
-    let read = async {
-        while let Some(frame) = response.frame().await {
-            let Ok(data) = frame.context("the stream broke off")?.into_data() else { continue };
-            let now = now();
-            unread.extend_from_slice(&data);
-            while let Some(end) = unread.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = unread.drain(..=end).collect();
-                match line.strip_prefix(b"data: ").map(<[u8]>::trim_ascii_end) {
-                    None => {}
-                    Some(b"[DONE]") => return Ok(()),
-                    Some(data) => events.push((now, serde_json::from_slice(data)?)),
-                }
+    let all = async {
+        loop {
+            match read.next().await?.context("the stream ended without [DONE]")? {
+                (_, data) if data == b"[DONE]" => return anyhow::Ok(()),
+                (at, data) => events.push((at, serde_json::from_slice(&data)?)),
             }
         }
-        bail!("the stream ended without [DONE]")
     };
-    tokio::time::timeout(ANSWERS_WITHIN, read).await.context("the stream took too long")??;
+    tokio::time::timeout(ANSWERS_WITHIN, all).await.context("the stream took too long")??;
     Ok(events)
+}
+
+/// The first event of a stream that has no end of its own of which this is true.
+pub(super) async fn event(
+    target: &Target,
+    path: &str,
+    within: Duration,
+    is_it: impl Fn(&Value) -> bool,
+) -> anyhow::Result<Value> {
+    let mut read = Events::of(send(target, Method::GET, path, String::new()).await?);
+    let heard = async {
+        loop {
+            let (_, data) = read.next().await?.context("the stream ended")?;
+            let value: Value = serde_json::from_slice(&data)?;
+            if is_it(&value) {
+                return anyhow::Ok(value);
+            }
+        }
+    };
+    tokio::time::timeout(within, heard).await?
+}
+
+/// The events of an answer, as they come.
+struct Events {
+    body: Incoming,
+    /// What has come and was not read, and when.
+    unread: Vec<u8>,
+    at: Instant,
+}
+
+impl Events {
+    fn of(response: Response<Incoming>) -> Self {
+        Self { body: response.into_body(), unread: Vec::new(), at: now() }
+    }
+
+    /// The data of the next one, and when it came; none at the stream's end.
+    async fn next(&mut self) -> anyhow::Result<Option<(Instant, Vec<u8>)>> {
+        loop {
+            while let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                if let Some(data) = line.strip_prefix(b"data: ") {
+                    return Ok(Some((self.at, data.trim_ascii_end().to_vec())));
+                }
+            }
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            if let Ok(data) = frame.context("the stream broke off")?.into_data() {
+                self.at = now();
+                self.unread.extend_from_slice(&data);
+            }
+        }
+    }
 }
 
 /// The time, for who measures how long an answer takes.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use protocol::Token;
+use serde_json::Value;
 
 use super::http;
 use super::report::{Bound, Report};
@@ -25,8 +26,6 @@ const DISK_MIB: &str = "2048";
 const RESTORED: f64 = 0.99;
 /// A stage stores a prompt as soon as nobody needs its engine.
 const STORED_WITHIN: Duration = Duration::from_secs(60);
-/// How often it is looked whether it has.
-const LOOK: Duration = Duration::from_millis(50);
 /// Tokens of the prompt whose chunks overlap.
 const CHUNKED: usize = 1024;
 /// Until the counters of the last request have been told.
@@ -113,13 +112,12 @@ async fn from_disk(model: &Path, name: &str, rounds: usize, report: &mut Report)
 
 /// Waits until every stage has stored so many prompts.
 async fn stored(line: &Served, n: u64) -> anyhow::Result<()> {
-    let end = http::now() + STORED_WITHIN;
-    while line.line().await?["prefixes"]["stored"].as_u64().context("/v1/line counts no prefixes")? < n {
-        if http::now() > end {
-            bail!("the stages have not stored a prompt within {} s", STORED_WITHIN.as_secs());
-        }
-        tokio::time::sleep(LOOK).await;
-    }
+    let so_many =
+        |event: &Value| event["line"]["prefixes"]["stored"].as_u64().is_some_and(|stored| stored >= n);
+    let told = http::event(line.target(), "/v1/line/events", STORED_WITHIN, so_many).await;
+    told.with_context(|| {
+        format!("the stages have not stored a prompt within {} s", STORED_WITHIN.as_secs())
+    })?;
     Ok(())
 }
 

@@ -179,11 +179,13 @@ fn model_info(
     let n_params = model.tensors().iter().map(|tensor| tensor.row_elements() * tensor.n_rows()).sum();
     Ok(ModelInfo {
         id: args.model_id.clone(),
+        file: args.model.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         chat_template: vocab.chat_template(None),
         bos: text(vocab.bos()),
         eos: text(vocab.eos()),
         fill: vocab.fill().map(|[prefix, suffix, middle]| Fill { prefix, suffix, middle }),
         context,
+        parallel: args.parallel,
         trained_context: model.arch_u32("context_length"),
         n_params: Some(n_params),
         row_width: pooling::row_width(model),

@@ -16,9 +16,10 @@ use crate::LineStatus;
 use crate::completion::{ChatChoice, TextChoice, Whole};
 use crate::embeddings::Answer;
 use crate::messages::{self, Counted};
+use crate::props::Props;
 use crate::responses::{Deleted, Items, ResponseObject};
 use crate::routes::{Cancelled, Condition, ModelCard, Models};
-use crate::utility::{Props, Text, Tokens, Written};
+use crate::utility::{Text, Tokens, Written};
 use fields::Body;
 
 /// Where the schemas of answers lie in the document.
@@ -201,6 +202,7 @@ mod tests {
             crate::structured::RESPONSES_FORMAT,
             crate::structured::OUTPUT_CONFIG_FORMAT,
             crate::request::UNSUPPORTED_IN_CHATS[0],
+            crate::request::UNSUPPORTED_IN_CHATS[1],
         ];
         let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }], "stream_options": {} });
         let chat = Fields::parse(chat.to_string().as_bytes()).unwrap();

@@ -92,7 +92,7 @@ impl Store {
     /// A place to be told a response once more.
     pub(super) fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let place = self.places.clone().try_acquire_owned();
-        place.map_err(|_| ApiError::QueueFull { limit: MAX_REPLAYS })
+        place.map_err(|_| ApiError::TooManyReplays { limit: MAX_REPLAYS })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

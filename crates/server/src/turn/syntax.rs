@@ -75,6 +75,8 @@ const CALLS_END: &str = "<｜tool▁calls▁end｜>";
 const CALL_BEGIN: &str = "<｜tool▁call▁begin｜>";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 const CALL_SEP: &str = "<｜tool▁sep｜>";
+/// A call that is JSON, up to the name.
+const OBJECT: &str = "{\"name\": \"";
 const TOOL_CALL: &str = "<tool_call>";
 const TOOL_CALL_END: &str = "</tool_call>";
 pub(super) const FUNCTION: &str = "<function=";
@@ -196,15 +198,6 @@ impl CallForm {
         if said.len() < MAX_HEADER { Named::Perhaps } else { Named::No }
     }
 
-    /// Under which name a call's JSON has the arguments, in forms where the whole call is JSON.
-    pub(crate) const fn arguments_key(self) -> Option<&'static str> {
-        match self {
-            Self::Hermes | Self::Json | Self::Mistral { named: false } => Some("arguments"),
-            Self::Llama3 => Some("parameters"),
-            Self::Mistral { named: true } | Self::DeepSeek { .. } | Self::Harmony | Self::QwenXml => None,
-        }
-    }
-
     /// From the name of a call to its arguments.
     pub(crate) fn name(self, name: &str) -> Vec<Piece> {
         let said = |after: &str| Piece::Text(format!("{name}{after}").into());
@@ -235,7 +228,6 @@ impl CallForm {
     /// How calls look that the model begins by itself; none if it does not mark where they begin.
     pub(crate) fn lazy(self) -> Option<Lazy> {
         use Piece::{Blanks, Mark, MaybeMark};
-        const OBJECT: &str = "{\"name\": \"";
         let marked = |object: &'static str| Lazy {
             mark: TOOL_CALL,
             first: vec![Blanks, text(object)],
@@ -286,11 +278,29 @@ impl CallForm {
         })
     }
 
+    /// Under which name calls that are JSON and nothing else have their arguments; Llama 3 may leave out its mark.
+    pub(crate) const fn bare_key(self) -> Option<&'static str> {
+        match self {
+            Self::Llama3 => Some("parameters"),
+            Self::Json => Some("arguments"),
+            _ => None,
+        }
+    }
+
+    /// Before the name of a tool, in an answer that may also be something else. None where no mark tells them apart: for bare
+    /// calls, and for gpt-oss, whose answers begin with a mark, too.
+    pub(crate) fn start(self) -> Option<Vec<Piece>> {
+        if self.is_bare() || self == Self::Harmony {
+            return None;
+        }
+        self.lazy().map(|lazy| [vec![Piece::Mark(lazy.mark)], lazy.first].concat())
+    }
+
     /// The beginning of a call, of a certain tool or of any: a model that is made to begin so has to go on with it.
     pub(crate) fn opening(self, name: Option<&str>) -> String {
         let object = |key: &str| match name {
             Some(name) => format!("{{\"name\": \"{name}\", \"{key}\": "),
-            None => "{\"name\": \"".into(),
+            None => OBJECT.into(),
         };
         let name = name.unwrap_or_default();
         let then = |text: &'static str| if name.is_empty() { "" } else { text };

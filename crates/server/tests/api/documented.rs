@@ -38,6 +38,19 @@ async fn every_field_of_the_line_has_a_row() {
 }
 
 #[tokio::test]
+async fn every_property_has_a_row() {
+    let props = Harness::new([]).get("/props").await.json();
+    let mut found = Vec::new();
+    names("", &props, &mut found);
+    assert!(found.contains(&"modalities.vision".to_owned()), "{found:?}");
+    for name in found {
+        // Those have tables of their own.
+        let name = if name.contains(".params.") { "default_generation_settings.params" } else { &name };
+        assert!(has_row(name), "docs/api.md does not say what `{name}` of the properties means");
+    }
+}
+
+#[tokio::test]
 async fn every_figure_of_an_answer_has_a_row() {
     let whole = Harness::new([answer("x")]).chat(json!({})).await.json();
     let mut found = Vec::new();

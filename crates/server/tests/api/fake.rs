@@ -379,11 +379,13 @@ pub(crate) struct Harness {
 pub(crate) fn model_info() -> ModelInfo {
     ModelInfo {
         id: "toy".into(),
+        file: "toy.gguf".into(),
         chat_template: None,
         bos: "<s>".into(),
         eos: "</s>".into(),
         fill: None,
         context: 128,
+        parallel: 4,
         trained_context: Some(2048),
         n_params: Some(1000),
         row_width: 4,

@@ -96,6 +96,7 @@ async fn fields_that_ask_for_nothing_and_unknown_fields_are_fine() {
         "parallel_tool_calls": true, "service_tier": "auto", "min_tokens": 0, "skip_special_tokens": true,
         "documents": [], "include_stop_str_in_output": false, "no_such_field": [1, 2],
         "stream_options": null, "n": null, "temperature": null, "model": "default", "cache_prompt": true,
+        "n_cmpl": 1, "t_max_predict_ms": -1, "adaptive_target": -1.0, "echo": false, "response_fields": [],
     }))
     .await;
 }
@@ -119,9 +120,12 @@ async fn parts_become_lines_and_silent_callers_are_accepted() {
             { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"city\":\"Oslo\"}" } },
         ] },
         { "role": "tool", "tool_call_id": "1", "content": "c" },
+        { "role": "assistant", "tool_calls": [{ "id": "2", "type": "function", "function": { "name": "f", "arguments": "{}" } }] },
+        { "role": "tool", "tool_call_id": "2", "content": [{ "type": "text", "text": "d" }] },
     ] });
     let prompt = rendered(template, messages).await;
-    assert_eq!(prompt[1..], tokens("[system:s][user:a\nb][assistant:{\"city\": \"Oslo\"}][tool:c]"));
+    let expected = "[system:s][user:a\nb][assistant:{\"city\": \"Oslo\"}][tool:c][assistant:{}][tool:d]";
+    assert_eq!(prompt[1..], tokens(expected));
 }
 
 #[tokio::test]

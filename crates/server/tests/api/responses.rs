@@ -10,6 +10,7 @@ use scheduler::{Event, Failure, Finish};
 use serde_json::{Value, json};
 use server::{ApiConfig, ApiKeys};
 
+use crate::errors::line;
 use crate::fake::{
     Answer, Bytes, Harness, Script, Seen, answer, done, ends, model_info, says, says_with_logprobs, started,
     with,
@@ -383,7 +384,13 @@ async fn so_many_clients_at_once_are_told_responses_once_more() {
         told.push(harness.send(Request::get(&path).body(Body::empty()).unwrap()).await);
     }
     let refused = harness.get(&path).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    assert_snapshot!(line("one too many", &refused), @r#"
+    one too many
+      429 retry-after=1 "rate_limit_error" "too_many_replays" param=null
+      "16 clients read the events of kept responses already: try again in a moment, or get the response without `stream`"
+    "#);
+    // As the error says.
+    assert_eq!(harness.get(path.trim_end_matches("?stream=true")).await.json(), response);
     told.pop();
     assert_eq!(harness.get(&path).await.events().last().unwrap()["response"], response);
 }

@@ -173,16 +173,15 @@ async fn tools_whose_calls_cannot_be_held_to_a_grammar_are_left_to_the_model() {
 
 #[tokio::test]
 async fn an_answer_in_a_form_may_still_be_a_call() {
-    let extra = json!({ "response_format": { "type": "json_object" } });
-    let found = with_tools("<tool_call>", extra).await.unwrap();
-    assert!(
-        found.text.starts_with(
-            "start: answer | call\ncall: c0 | c1\nc0: \"<tool_call>\\n{\\\"name\\\": \\\"\" \"weather"
-        ),
-        "{}",
-        found.text
-    );
-    assert!(found.text.ends_with("answer: %json {\"type\":\"object\",\"x-guidance\":{\"whitespace_flexible\":false,\"lenient\":false}}\n"));
+    let form = json!({ "response_format": { "type": "json_object" } });
+    for (name, marks) in FORMS.into_iter().filter(|(name, _)| *name != "harmony") {
+        let found = with_tools(marks, form.clone()).await.unwrap();
+        assert_eq!((found.kind, found.after), (GrammarKind::Lark, None), "{name}");
+        assert_snapshot!(format!("{name}_or_answer"), found.text);
+    }
+    let harness = Harness::with_template(&template("<|channel|>"), []);
+    let refused = harness.chat(with(form, json!({ "tools": tools() }))).await;
+    assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("response_format")));
 
     let base =
         json!({ "messages": [{ "role": "user", "content": "Hi" }], "tools": tools(), "guided_regex": "a" });

@@ -131,6 +131,16 @@ async fn templates_without_tools_are_told_about_them_in_words() {
 }
 
 #[tokio::test]
+async fn what_was_thought_before_a_call_is_shown_again_also_where_the_call_is_told_in_words() {
+    let thinks =
+        "{% for m in messages %}[{{ m.role }} {{ m.reasoning_content }}|{{ m.content }}]{% endfor %}";
+    let mut messages = round_trip();
+    messages[1]["reasoning_content"] = json!("I look it up.");
+    let prompt = prompt(thinks, json!({ "messages": messages })).await;
+    assert!(prompt.contains("[assistant I look it up.|<tool_call>\n{"), "{prompt}");
+}
+
+#[tokio::test]
 async fn templates_that_join_arguments_to_text_get_text() {
     let template = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}\
                     {{ '<' + c.function.name + ' ' + c.function.arguments + '>' }}{% endfor %}{% endfor %}";

@@ -55,11 +55,45 @@ async fn the_template_can_be_seen_at_work_while_the_line_is_down() {
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
     let answer = harness.post("/apply-template", &body).await.json();
     assert_eq!(answer["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(harness.get("/props").await.status, 200);
+}
+
+#[tokio::test]
+async fn properties_are_llama_servers_as_far_as_they_are_true_here() {
+    let mut props = Harness::new([]).get("/props").await.json();
+    props["default_generation_settings"].as_object_mut().unwrap().remove("params");
+    let expected = json!({
+        "default_generation_settings": { "n_ctx": 128 },
+        "total_slots": 4,
+        "model_alias": "toy",
+        "model_path": "toy.gguf",
+        "modalities": { "vision": false, "video": false, "audio": false },
+        "chat_template": props["chat_template"],
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "endpoint_slots": false,
+        "endpoint_props": false,
+        "endpoint_metrics": true,
+        "is_sleeping": false,
+        "build_info": concat!("paceline ", env!("CARGO_PKG_VERSION")),
+    });
+    assert_eq!(props, expected);
+    assert!(props["chat_template"].as_str().unwrap().contains("<|im_start|>"));
+}
+
+#[tokio::test]
+async fn the_settings_among_the_properties_are_those_of_a_request_that_says_nothing() {
+    let harness = Harness::new([answer("a"), answer("b")]);
     let props = harness.get("/props").await.json();
-    assert_eq!(
-        (&props["default_generation_settings"]["n_ctx"], &props["eos_token"]),
-        (&json!(128), &json!("</s>"))
-    );
+    let params = props["default_generation_settings"]["params"].clone();
+    assert_eq!((&params["temperature"], &params["top_k"]), (&json!(1.0), &json!(0)));
+    for extra in [json!({}), params] {
+        assert_eq!(harness.chat(extra).await.status, 200);
+    }
+    let mut requests = harness.line.requests();
+    // A seed is drawn for each.
+    requests.iter_mut().for_each(|request| request.seed = 0);
+    assert_eq!(requests[0], requests[1]);
 }
 
 #[tokio::test]
