@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::NodeId;
+use rustls::pki_types::CertificateDer;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -70,13 +71,14 @@ pub async fn dial(
     expect: Option<NodeId>,
     options: &DialOptions,
 ) -> Result<Link, DialError> {
-    let (carrier, peer) = timeout(options.within, connect(address, identity, expect, options))
-        .await
-        .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
+    let (carrier, peer, cert) =
+        timeout(options.within, connect(address, identity, expect, options))
+            .await
+            .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
     let peer =
         PeerInfo { node: peer.node, role: peer.role, purpose: options.purpose, address: address.to_owned() };
     let link = Link::over(carrier, peer, &options.link);
-    identity.watch(link.weak());
+    identity.watch(link.weak(), cert);
     Ok(link)
 }
 
@@ -85,7 +87,7 @@ async fn connect(
     identity: &Identity,
     expect: Option<NodeId>,
     options: &DialOptions,
-) -> Result<(TlsStream<socket::Socket>, Membership), DialError> {
+) -> Result<(TlsStream<socket::Socket>, Membership, CertificateDer<'static>), DialError> {
     let connector = TlsConnector::from(tls::client_config(identity, options.purpose)?);
     let unreachable =
         |error: std::io::Error| DialError::Connect { address: address.to_owned(), reason: error.to_string() };
@@ -94,15 +96,16 @@ async fn connect(
     let stream = socket::prepare(stream).map_err(unreachable)?;
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
     Purpose::agreed(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
-    let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity) {
-        Ok(peer) => peer,
+    let judged = judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity);
+    let (peer, cert) = match judged {
+        Ok(judged) => judged,
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;
             return Err(DialError::Peer { address: address.to_owned(), error });
         }
     };
     match await_answer(&mut carrier).await.map_err(failed)? {
-        Answer::Welcome => Ok((carrier, peer)),
+        Answer::Welcome => Ok((carrier, peer, cert)),
         Answer::Refused { reason } => Err(DialError::Refused { address: address.to_owned(), reason }),
     }
 }
