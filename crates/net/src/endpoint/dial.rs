@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use protocol::NodeId;
-use rustls::pki_types::CertificateDer;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Answer, DialOptions, PeerError, await_answer, judge, socket, turn_away};
+use super::{Answer, Chain, DialOptions, PeerError, await_answer, judge, socket, turn_away};
 use crate::{
     Identity, IdentityError, Link, Membership, PeerInfo, Purpose,
     tls::{self, HandshakeError},
@@ -71,14 +70,13 @@ pub async fn dial(
     expect: Option<NodeId>,
     options: &DialOptions,
 ) -> Result<Link, DialError> {
-    let (carrier, peer, cert) =
-        timeout(options.within, connect(address, identity, expect, options))
-            .await
-            .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
+    let (carrier, peer, chain) = timeout(options.within, connect(address, identity, expect, options))
+        .await
+        .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
     let peer =
         PeerInfo { node: peer.node, role: peer.role, purpose: options.purpose, address: address.to_owned() };
     let link = Link::over(carrier, peer, &options.link);
-    identity.watch(link.weak(), cert);
+    identity.watch(link.weak(), chain);
     Ok(link)
 }
 
@@ -87,7 +85,7 @@ async fn connect(
     identity: &Identity,
     expect: Option<NodeId>,
     options: &DialOptions,
-) -> Result<(TlsStream<socket::Socket>, Membership, CertificateDer<'static>), DialError> {
+) -> Result<(TlsStream<socket::Socket>, Membership, Chain), DialError> {
     let connector = TlsConnector::from(tls::client_config(identity, options.purpose)?);
     let unreachable =
         |error: std::io::Error| DialError::Connect { address: address.to_owned(), reason: error.to_string() };
@@ -97,7 +95,7 @@ async fn connect(
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
     Purpose::agreed(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
     let judged = judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity);
-    let (peer, cert) = match judged {
+    let (peer, chain) = match judged {
         Ok(judged) => judged,
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;
@@ -105,7 +103,7 @@ async fn connect(
         }
     };
     match await_answer(&mut carrier).await.map_err(failed)? {
-        Answer::Welcome => Ok((carrier, peer, cert)),
+        Answer::Welcome => Ok((carrier, peer, chain)),
         Answer::Refused { reason } => Err(DialError::Refused { address: address.to_owned(), reason }),
     }
 }

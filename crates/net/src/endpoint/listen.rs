@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -21,7 +20,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::guests::{Guests, Said};
-use super::{ListenerOptions, PeerError, judge, socket, turn_away, welcome};
+use super::{Chain, ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
     Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role,
     tls::{self, HandshakeError},
@@ -219,7 +218,7 @@ impl Door {
             let within = options.handshake_within;
             // A link waits for its turn within the same limit: its peer believes that it is being served.
             let outcome = timeout(within, async {
-                let (mut carrier, peer, cert) = greet(&door.keeper, stream, address).await?;
+                let (mut carrier, peer, chain) = greet(&door.keeper, stream, address).await?;
                 let Some(coming) = door.guests.let_in(peer.node, options.max_links) else {
                     let error = PeerError::TooManyLinks { node: peer.node, limit: options.max_links };
                     turn_away(&mut carrier, &error.to_string()).await;
@@ -231,7 +230,7 @@ impl Door {
                 let PeerInfo { node, role, purpose, .. } = &peer;
                 tracing::debug!(%address, node = %node.short(), %role, ?purpose, "link accepted");
                 let link = Link::over(carrier, peer, &options.link);
-                identity.watch(link.weak(), cert);
+                identity.watch(link.weak(), chain);
                 coming.linked(link.weak());
                 place.send(link);
                 Ok(())
@@ -274,7 +273,7 @@ pub(super) async fn greet(
     keeper: &Keeper,
     stream: TcpStream,
     address: SocketAddr,
-) -> Result<(TlsStream<socket::Socket>, PeerInfo, CertificateDer<'static>), AcceptError> {
+) -> Result<(TlsStream<socket::Socket>, PeerInfo, Chain), AcceptError> {
     let stream = socket::prepare(stream).map_err(HandshakeError::from)?;
     let Keeper { identity, options } = keeper;
     let config = tls::server_config(identity);
@@ -283,9 +282,9 @@ pub(super) async fn greet(
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
     let purpose = Purpose::agreed(carrier.get_ref().1.alpn_protocol())?;
     let peer = judge(carrier.get_ref().1.peer_certificates(), None, &options.admit, identity);
-    match peer.and_then(|(peer, cert)| Ok((allow(peer, purpose, options.relayed)?, cert))) {
-        Ok((Membership { node, role, .. }, cert)) => {
-            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }, cert))
+    match peer.and_then(|(peer, chain)| Ok((allow(peer, purpose, options.relayed)?, chain))) {
+        Ok((Membership { node, role, .. }, chain)) => {
+            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }, chain))
         }
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;

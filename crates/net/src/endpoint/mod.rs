@@ -142,13 +142,16 @@ pub enum PeerError {
     },
 }
 
+/// What a peer has proven itself by: its membership, and what stands behind it.
+type Chain = Vec<CertificateDer<'static>>;
+
 /// Judges the peer of a finished handshake; gives what it has proven itself by, too.
 fn judge(
     certs: Option<&[CertificateDer<'_>]>,
     expect: Option<NodeId>,
     admit: &Admit,
     identity: &Identity,
-) -> Result<(Membership, CertificateDer<'static>), PeerError> {
+) -> Result<(Membership, Chain), PeerError> {
     // TLS asked for a certificate and checked it, so that there is one.
     let cert = certs.and_then(<[_]>::first).map_or(&[][..], |cert| cert.as_ref());
     let peer = Membership::parse(cert)?;
@@ -165,7 +168,8 @@ fn judge(
     if identity.has_let_go(peer.node) {
         return Err(PeerError::LetGo { node: peer.node });
     }
-    Ok((peer, CertificateDer::from(cert.to_vec())))
+    let chain = certs.unwrap_or_default().iter().map(|cert| cert.clone().into_owned());
+    Ok((peer, chain.collect()))
 }
 
 /// Tells the peer why there will be no link. Best effort: the peer may be gone.

@@ -30,12 +30,12 @@ struct Parts {
 #[derive(Debug)]
 struct Watched {
     link: WeakLink,
-    cert: CertificateDer<'static>,
+    chain: Vec<CertificateDer<'static>>,
 }
 
 impl Watched {
     fn end_unless(&self, standing: &Standing) {
-        if !standing.keeps(self.link.node(), &self.cert, UnixTime::now()) {
+        if !standing.keeps(self.link.node(), &self.chain, UnixTime::now()) {
             self.link.end();
         }
     }
@@ -166,12 +166,12 @@ impl Identity {
         self.0.standing.borrow().has_let_go(node)
     }
 
-    /// Remembers a link, to end it should its peer, which has proven itself by `cert`, be a member no more: also if that
+    /// Remembers a link, to end it should its peer, which has proven itself by `chain`, be a member no more: also if that
     /// happened while it was being made.
-    pub(crate) fn watch(&self, link: WeakLink, cert: CertificateDer<'static>) {
+    pub(crate) fn watch(&self, link: WeakLink, chain: Vec<CertificateDer<'static>>) {
         let mut links = self.links();
         links.retain(|watched| watched.link.is_alive());
-        let watched = Watched { link, cert };
+        let watched = Watched { link, chain };
         watched.end_unless(&self.standing());
         links.push(watched);
     }

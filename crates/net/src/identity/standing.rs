@@ -142,11 +142,14 @@ impl Standing {
         }
     }
 
-    /// Whether a link with a peer that has proven itself by `cert` goes on. It need not prove itself again only because
-    /// it has not got its new membership yet.
-    pub(super) fn keeps(&self, node: NodeId, cert: &CertificateDer<'_>, now: UnixTime) -> bool {
-        let Some(succession) = &self.succession else { return !self.has_let_go(node) };
-        let is_member = takes_over(succession, cert) || tls::verify(cert, &self.root.cert, &[], now).is_ok();
+    /// Whether a link with a peer that has proven itself by `chain` goes on. It need not prove itself again only because it
+    /// has not got its new membership yet.
+    pub(super) fn keeps(&self, node: NodeId, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let (Some(succession), [cert, intermediates @ ..]) = (&self.succession, chain) else {
+            return !self.has_let_go(node);
+        };
+        let is_member =
+            takes_over(succession, cert) || tls::verify(cert, &self.root.cert, intermediates, now).is_ok();
         is_member && !self.has_let_go(node)
     }
 

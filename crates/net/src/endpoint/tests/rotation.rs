@@ -48,6 +48,15 @@ async fn who_has_heard_and_who_has_not_meet_within_the_overlap_on_either_side() 
     let Rotated { new, front, stage, succession, .. } = rotated(FAR);
     stage.heed(succession.bytes()).unwrap();
     let newcomer = new.issue(Role::Front, None).unwrap();
+    // The link of somebody who brings the next rotation lives, too.
+    let third = ClusterRoot::new().unwrap();
+    let teller = third.issue(Role::Front, None).unwrap();
+    let next = new.hand_over(&third, succession.until(), &[stage.membership()]).unwrap();
+    teller.heed(next.bytes()).unwrap();
+    let (_listener, at_stage, at_teller) = connected(&stage, &teller, ListenerOptions::default()).await;
+    let ((_tx, mut rx), (tx, _rx)) = (at_stage.split(), at_teller.split());
+    tx.send(1, Bytes::from_static(b"the next"), Bytes::new()).unwrap();
+    assert_eq!(soon(rx.recv()).await.unwrap().bytes[..], *b"the next");
     for (listening, dialling) in [(&stage, &front), (&front, &stage), (&stage, &newcomer), (&stage, &stage)] {
         let (accepted, dialled) = meet(listening, &Admit::default(), dialling, &wanting(Purpose::Rows)).await;
         assert_eq!(accepted.unwrap().node, dialling.node());
