@@ -94,10 +94,12 @@ class Machines:
 class Strike:
     """One fault: what was done to which machines, and when."""
 
-    def __init__(self, line, what, chance):
+    def __init__(self, line, what, chance, lasting=()):
+        """Those that are `lasting` are never killed."""
         self.line, self.what = line, what
         self.n_lines = len(line.serve.lines)
-        self.machines = chance.sample(line.seated(), 2 if what == "kill two" else 1)
+        mortal = [at for at in line.seated() if not (what.startswith("kill") and at in lasting)]
+        self.machines = chance.sample(mortal, 2 if what == "kill two" else 1)
         self.at = time.monotonic()
         if what.startswith("kill"):
             line.kill(self.machines)

@@ -1,4 +1,4 @@
-"""Machines are restarted one after the other while clients ask: what was begun is finished, and nobody is turned away."""
+"""Machines are told to end while clients ask: what was begun is finished or handed over, and nobody is turned away."""
 
 import contextlib
 import itertools
@@ -6,7 +6,9 @@ import signal
 import threading
 
 from machines import Cluster, stage
-from paceline import SMOLLM2, SOAK, Serve, free_port
+from paceline import SMOLLM2, SOAK, Serve, free_port, wait_until
+from streams import Stream
+from toy import write
 
 CLIENTS = 8
 TOKENS = 64 if SOAK else 8
@@ -68,5 +70,39 @@ def test_a_rolling_restart_of_all_stages_fails_no_request(tmp_path):
             client.wait_answers(len(client.texts) + 2)
             client.stop()
         assert [client.failures for client in clients] == [[]] * CLIENTS
+        # Each stage went when what ran was finished.
+        assert serve.line()["resumed"] == 0, serve.line()
         # The same text before, while and after.
         assert [len(set(client.texts)) for client in clients] == [1] * CLIENTS
+
+
+def test_a_stage_that_is_told_to_end_hands_over_to_a_spare_and_a_second_signal_ends_it_at_once(tmp_path):
+    (tmp_path / "models").mkdir()
+    model, cluster = write(tmp_path / "models/toy.gguf"), Cluster(tmp_path)
+    ports = [free_port() for _ in range(3)]
+    one, two, three = (f"127.0.0.1:{port}" for port in ports)
+    front = ("--front-only", "--stage", one, "--stage", two, "--spare", f"{three}=1", "--cluster", cluster.front)
+    with contextlib.ExitStack() as stack:
+        start = lambda name, port: stack.enter_context(stage(cluster.enroll(name), port, "--models", model.parent))
+        first, second, _ = (start(name, port) for name, port in zip(("one", "two", "three"), ports))
+        # So slow that an answer takes seconds.
+        serve = stack.enter_context(Serve(model, *front, "--exact", "--ctx", 512, "--link", "delay=10ms"))
+        serve.wait_ready()
+        wait_until(lambda: serve.line()["stages"][1]["standby"] == "warm", 60, serve.line)
+        stream = Stream(serve, 200)
+        stream.wait_end(90)
+        expected, stream = stream.text(), Stream(serve, 200)
+        stream.wait_events(4)
+        second.signal(signal.SIGTERM)
+        assert second.wait(30) == 0
+        stream.wait_end(90)
+        assert stream.text() == expected
+        assert serve.line()["stages"][1]["address"] == three
+        # Nobody could take this one's place: it waits for the answer, but not against somebody's will.
+        stream = Stream(serve, 400)
+        stream.wait_events(4)
+        first.signal(signal.SIGTERM)
+        first.wait_line("Stopping: the front is told", 30)
+        first.signal(signal.SIGTERM)
+        assert first.wait(30) == 0
+        assert stream.ended_at is None

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use grammar::{Constraint, Forced, GrammarError, LazyGrammars};
-use line::{Cover, Front, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState};
+use line::{Cover, Front, Leaving, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState};
 use llama::Vocab;
 use protocol::{Grammar, StageState, Token};
 use scheduler::{Movement, Request, RequestId, SequenceState, SharedJournal, Tally};
@@ -246,6 +246,9 @@ fn state_of(peer: &Peer) -> (&'static str, Option<String>) {
         StageState::Idle { .. } => ("waiting", None),
         StageState::Loading { what, .. } => ("loading", Some(what.clone())),
         StageState::Linking => ("linking", None),
+        StageState::Ready { .. } if peer.leaving != Leaving::No => {
+            ("ready", Some("its process was told to end, and goes when it is not needed any more".to_owned()))
+        }
         StageState::Ready { .. } => ("ready", None),
         StageState::Standby { .. } => ("spare", None),
         StageState::Failed { reason } => ("failed", Some(reason.clone())),

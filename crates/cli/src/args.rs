@@ -21,7 +21,7 @@ mod machines;
 mod spares;
 
 pub(crate) use cluster::ticket;
-pub use cluster::{EnrollArgs, InviteArgs};
+pub use cluster::{EnrollArgs, InviteArgs, RotateArgs};
 use machines::{Named, cut, machines};
 
 /// Wrong usage: the sentence says what to write instead. Ends the process with exit code 2.
@@ -179,6 +179,10 @@ pub struct StageArgs {
     pub models: Option<PathBuf>,
     /// How long the stage is kept for a front that is gone.
     pub lease: Duration,
+    /// Memory that a front may have it keep of earlier prompts, whatever that front asks for.
+    pub most_prefix_bytes: Option<u64>,
+    /// How long the front may take to do without the stage when the process is told to end.
+    pub grace: Duration,
     /// Whether a neighbour may pass on what the front commands.
     pub relayed: bool,
     /// Threads; `None` for the machine's cores.
@@ -441,6 +445,8 @@ impl StageArgs {
             join: flags.join.as_deref().map(ticket).transpose()?,
             models: flags.models,
             lease: time("--lease", flags.lease.as_deref(), LEASE)?,
+            most_prefix_bytes: flags.cache_ram.map(|mib| u64::from(mib) << 20),
+            grace: time("--grace", flags.grace.as_deref(), GRACE)?,
             relayed: flags.relayed.unwrap_or(false),
             threads: within("--threads", flags.threads, MAX_THREADS)?,
             gpu_layers: flags.gpu_layers,

@@ -3,29 +3,29 @@
 //! | file in the cluster's folder | secret | holds |
 //! |---|---|---|
 //! | `root.key` | yes | the cluster's root key, on the machine that made it |
+//! | `root.next` | yes | the root key that is about to take its place |
 //! | `node.key` | yes | this machine's key, while its request waits to be signed |
 //! | `node.pem` | yes | this machine's key and membership |
 //! | `members/NAME.member` | no | what the root signed, one file per machine |
-//! | `notice` | no | whom the root has let go, beside the identity or the root key |
 //!
-//! Owns these files. What a key, request or membership *is* belongs to `net`.
+//! Owns these files; what was heard of the root lies beside them (`standing`). What a key, request or membership *is* belongs to `net`.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use net::{ClusterRoot, Identity, Membership, NodeKey, Notice, Role};
+use net::{ClusterRoot, Identity, Membership, NodeKey, Notice, Role, Succession};
 
 use crate::args::{EnrollArgs, Usage};
-use crate::paths;
+use crate::standing;
 
-const ROOT: &str = "root.key";
+pub(crate) const ROOT: &str = "root.key";
+pub(crate) const NEXT_ROOT: &str = "root.next";
 const KEY: &str = "node.key";
-const IDENTITY: &str = "node.pem";
+pub(crate) const IDENTITY: &str = "node.pem";
 const MEMBERS: &str = "members";
-const NOTICE: &str = "notice";
 const DAY: Duration = Duration::from_secs(86_400);
 /// A request or membership is a few kilobytes of text; anything much larger is another kind of file.
 const MAX_PEM_BYTES: u64 = 64 * 1024;
@@ -51,8 +51,7 @@ pub(crate) fn member(dir: &Path) -> anyhow::Result<Identity> {
 }
 
 fn any_identity(file: Option<&Path>) -> anyhow::Result<Identity> {
-    let path =
-        file.map_or_else(|| Ok(paths::cluster_dir()?.join(IDENTITY)), |path| anyhow::Ok(path.to_owned()))?;
+    let path = standing::identity_file(file)?;
     if !path.exists() {
         bail!(
             "this machine is in no cluster ({} does not exist): run `paceline cluster new` on the first machine and \
@@ -61,50 +60,32 @@ fn any_identity(file: Option<&Path>) -> anyhow::Result<Identity> {
         );
     }
     let identity = Identity::load(&path).with_context(|| path.display().to_string())?;
-    if let Some(notice) = read_notice(&path.with_file_name(NOTICE))? {
-        identity.heed(&notice).with_context(|| path.with_file_name(NOTICE).display().to_string())?;
-    }
+    standing::recall(&identity, &standing::folder(&path))?;
     Ok(identity)
 }
 
-/// Where an identity's process keeps what the cluster's root says.
-pub(crate) fn notice_file(identity: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let default = || anyhow::Ok(paths::cluster_dir()?.join(NOTICE));
-    identity.map_or_else(default, |identity| Ok(identity.with_file_name(NOTICE)))
-}
-
-/// Writes what the cluster's root says.
-pub(crate) fn write_notice(file: &Path, notice: &[u8]) -> anyhow::Result<()> {
-    write(file, notice)
-}
-
-fn read_notice(file: &Path) -> anyhow::Result<Option<Vec<u8>>> {
-    if !file.exists() {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(file)
-        .and_then(|open| open.take(MAX_PEM_BYTES).read_to_end(&mut bytes))
-        .with_context(|| format!("could not read {}", file.display()))?;
-    Ok(Some(bytes))
-}
-
 /// Lets a member go, by the name that `cluster show` has for it.
-pub(crate) fn let_go(dir: &Path, root: &ClusterRoot, name: &str) -> anyhow::Result<(Membership, Notice)> {
-    let Some((_, member)) = members(dir)?.into_iter().find(|(known, _)| known == name) else {
+pub(crate) fn let_go(dir: &Path, root: &ClusterRoot, name: &str) -> anyhow::Result<Membership> {
+    let Some(Enrolled { membership, .. }) = members(dir)?.into_iter().find(|known| known.name == name) else {
         bail!("no member is called `{name}`: see `paceline cluster show`");
     };
-    let file = dir.join(NOTICE);
-    let earlier = read_notice(&file)?.map(|bytes| root.read_notice(&bytes)).transpose();
-    let earlier = earlier.with_context(|| file.display().to_string())?;
+    let earlier = notice(dir, root)?;
     let mut nodes = earlier.as_ref().map(|notice| notice.revoked().clone()).unwrap_or_default();
-    nodes.insert(member.node);
-    // By the clock, so that it counts on from notices whose file was lost.
+    nodes.insert(membership.node);
+    standing::write_notice(dir, &root.notice(next_number(earlier.as_ref()), nodes)?)?;
+    Ok(membership)
+}
+
+/// What this root has said of members that it has let go.
+fn notice(dir: &Path, root: &ClusterRoot) -> anyhow::Result<Option<Notice>> {
+    let read = standing::notice(dir)?.map(|bytes| root.read_notice(&bytes)).transpose();
+    read.with_context(|| format!("what {} says of members that were let go", dir.display()))
+}
+
+/// The number of the next notice: by the clock, so that it counts on from notices whose file was lost.
+pub(crate) fn next_number(earlier: Option<&Notice>) -> u64 {
     let seconds = now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs());
-    let number = earlier.map_or(seconds, |notice| seconds.max(notice.number() + 1));
-    let notice = root.notice(number, nodes)?;
-    write_notice(&file, notice.bytes())?;
-    Ok((member, notice))
+    earlier.map_or(seconds, |notice| seconds.max(notice.number() + 1))
 }
 
 /// `cluster new`.
@@ -137,7 +118,7 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
     let mut lines = vec![format!("cluster folder: {}", dir.display())];
     let identity_file = dir.join(IDENTITY);
     if identity_file.exists() {
-        lines.push(format!("this machine:   {}", describe(member(dir)?.membership())));
+        lines.push(format!("this machine:   {}", describe(&member(dir)?.membership())));
     } else if dir.join(KEY).exists() {
         let key = NodeKey::load(&dir.join(KEY)).context("this machine's key")?;
         lines.push(format!(
@@ -151,13 +132,21 @@ pub(crate) fn show(dir: &Path) -> anyhow::Result<()> {
     }
     if dir.join(ROOT).exists() {
         lines.push("root key:       here".to_owned());
-        let notice = read_notice(&dir.join(NOTICE))?
-            .map(|bytes| root(dir)?.read_notice(&bytes).map_err(anyhow::Error::from));
-        let notice = notice.transpose()?;
+        let root = root(dir)?;
+        if let Some(succession) = standing::succession(dir)? {
+            lines.push(format!("rotated:        {}", overlap(&succession)));
+        }
+        let notice = notice(dir, &root)?;
         let is_gone = |node| notice.as_ref().is_some_and(|notice| notice.revoked().contains(&node));
-        for (name, member) in members(dir)? {
-            let gone = if is_gone(member.node) { ", LET GO" } else { "" };
-            lines.push(format!("member {name}: {}{gone}", describe(&member)));
+        for Enrolled { name, membership, answer } in members(dir)? {
+            let gone = if is_gone(membership.node) {
+                ", LET GO"
+            } else if root.has_signed(&answer) {
+                ""
+            } else {
+                ", BY AN EARLIER ROOT: invite it anew"
+            };
+            lines.push(format!("member {name}: {}{gone}", describe(&membership)));
         }
     } else {
         lines.push("root key:       not here; the machine that has it lists the members".to_owned());
@@ -199,6 +188,14 @@ fn request(dir: &Path, file: &Path) -> anyhow::Result<()> {
 
 /// The root key, which only one machine has.
 pub(crate) fn root(dir: &Path) -> anyhow::Result<ClusterRoot> {
+    if dir.join(NEXT_ROOT).exists() {
+        bail!("a rotation of the root key was interrupted: finish it with `paceline cluster rotate`");
+    }
+    root_to_rotate(dir)
+}
+
+/// The root key, also while another one is about to take its place.
+pub(crate) fn root_to_rotate(dir: &Path) -> anyhow::Result<ClusterRoot> {
     let root_file = dir.join(ROOT);
     if !root_file.exists() {
         bail!(
@@ -223,9 +220,14 @@ pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
 /// Keeps what was signed for a machine, for `cluster show`, and says it in words.
 pub(crate) fn keep_member(dir: &Path, name: &str, answer: &str) -> anyhow::Result<String> {
     let member = Membership::from_answer(answer)?;
-    private_dir(&dir.join(MEMBERS))?;
-    write(&dir.join(MEMBERS).join(format!("{name}.member")), answer)?;
+    write_member(dir, name, answer)?;
     Ok(format!("{name} enrolled: {}", describe(&member)))
+}
+
+/// Writes what the root has answered a machine with.
+pub(crate) fn write_member(dir: &Path, name: &str, answer: &str) -> anyhow::Result<()> {
+    private_dir(&dir.join(MEMBERS))?;
+    write(&dir.join(MEMBERS).join(format!("{name}.member")), answer)
 }
 
 /// When a membership of so many days ends.
@@ -242,7 +244,7 @@ pub(crate) fn is_member(dir: &Path) -> bool {
 pub(crate) fn become_member(dir: &Path, identity: &Identity) -> anyhow::Result<()> {
     private_dir(dir)?;
     identity.save(&dir.join(IDENTITY))?;
-    say(&[format!("this machine is a member: {}", describe(identity.membership()))])
+    say(&[format!("this machine is a member: {}", describe(&identity.membership()))])
 }
 
 fn sign(dir: &Path, request: &Path, role: Role, name: &str, days: u32) -> anyhow::Result<()> {
@@ -277,8 +279,16 @@ fn join(dir: &Path, membership: &Path) -> anyhow::Result<()> {
     fs::remove_file(&key_file).with_context(|| format!("could not remove {}", key_file.display()))
 }
 
-/// The machines that this root has signed, by name.
-fn members(dir: &Path) -> anyhow::Result<Vec<(String, Membership)>> {
+/// A machine that was enrolled.
+pub(crate) struct Enrolled {
+    pub(crate) name: String,
+    pub(crate) membership: Membership,
+    /// What the root has answered it with.
+    pub(crate) answer: String,
+}
+
+/// The machines that were enrolled here, by name.
+pub(crate) fn members(dir: &Path) -> anyhow::Result<Vec<Enrolled>> {
     let dir = dir.join(MEMBERS);
     let mut found = Vec::new();
     if !dir.exists() {
@@ -288,13 +298,28 @@ fn members(dir: &Path) -> anyhow::Result<Vec<(String, Membership)>> {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "member") {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let member =
-                Membership::from_answer(&read(&path)?).with_context(|| path.display().to_string())?;
-            found.push((name, member));
+            let answer = read(&path)?;
+            let membership = Membership::from_answer(&answer).with_context(|| path.display().to_string())?;
+            found.push(Enrolled { name, membership, answer });
         }
     }
-    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
+}
+
+/// Until when memberships of the root before are accepted.
+fn overlap(succession: &Succession) -> String {
+    match succession.until().duration_since(now()) {
+        Ok(left) => {
+            let hours = left.as_secs() / 3600;
+            format!(
+                "memberships by the root before are accepted for another {} days and {} h",
+                hours / 24,
+                hours % 24
+            )
+        }
+        Err(_) => "memberships by the root before are not accepted any more".to_owned(),
+    }
 }
 
 fn describe(member: &Membership) -> String {
@@ -306,7 +331,7 @@ fn describe(member: &Membership) -> String {
 }
 
 #[allow(clippy::disallowed_methods, reason = "memberships end at a date, and this is the outermost layer")]
-fn now() -> SystemTime {
+pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 
@@ -324,8 +349,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))
 }
 
-/// Writes a whole file under its name or not at all. What this module writes itself is no secret.
-fn write(path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
+/// Writes a whole file under its name or not at all. What is written so is no secret.
+pub(crate) fn write(path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let temporary = appended(path, &format!(".{}", std::process::id()));
     let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {

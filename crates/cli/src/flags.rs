@@ -322,6 +322,10 @@ pub(crate) struct StageFlags {
     /// [default: 120s]
     #[arg(long, value_name = "TIME")]
     pub(crate) lease: Option<String>,
+    /// How long the front may take to finish what runs, or to hand over to a spare, when this process is told to end
+    /// [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) grace: Option<String>,
     /// Let a neighbour pass on what the front commands, where the front cannot reach this machine; whoever may do that,
     /// which is every stage of the cluster, can command it as well
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
@@ -335,6 +339,9 @@ pub(crate) struct StageFlags {
     /// Make the link to the next stage behave like this network
     #[arg(long, value_name = "SHAPE")]
     pub(crate) link: Option<String>,
+    /// Memory for the beginnings of earlier prompts, in MiB, at most, whatever the front asks for [default: what it asks for]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) cache_ram: Option<u32>,
     /// Disk of this machine for the beginnings of earlier prompts, in MiB: they outlive the process. What is kept can be
     /// read by whoever reads the disk [default: 0, off]
     #[arg(long, value_name = "MIB")]
@@ -348,7 +355,7 @@ pub(crate) struct StageFlags {
     pub(crate) child: Option<bool>,
 }
 
-layered!(StageFlags: listen, cluster, join, models, threads, lease, relayed, gpu_layers, device, link, cache_disk, cache_dir, child);
+layered!(StageFlags: listen, cluster, join, models, threads, lease, grace, relayed, gpu_layers, device, link, cache_ram, cache_disk, cache_dir, child);
 
 /// Settings of `split`.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

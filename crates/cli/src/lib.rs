@@ -26,12 +26,15 @@ pub mod paths;
 mod pooling;
 pub mod progress;
 mod revoke;
+mod rotate;
 mod serve;
 mod signals;
 mod simulate;
 pub mod slices;
 mod split;
 mod stage;
+mod standing;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -42,7 +45,7 @@ use std::io::ErrorKind;
 use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
 
-use crate::args::{EnrollArgs, InviteArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
+use crate::args::{EnrollArgs, InviteArgs, RotateArgs, ServeArgs, SplitArgs, StageArgs, Usage, VerifyArgs};
 use crate::config::Config;
 use crate::flags::cluster::ClusterAction;
 use crate::flags::{CommandFlags, CommandLine, GlobalFlags};
@@ -90,6 +93,8 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
                 ClusterAction::New => cluster::new(&dir),
                 ClusterAction::Show => cluster::show(&dir),
                 ClusterAction::Revoke { what, tell } => revoke::revoke(&dir, &what, &tell),
+                ClusterAction::Rotate(flags) => rotate::rotate(&dir, &RotateArgs::from_flags(flags)?),
+                ClusterAction::Tell { addresses } => tell::tell_all(&dir, &addresses),
                 ClusterAction::Look { addresses } => look::look(&dir, &addresses),
                 ClusterAction::Invite(flags) => invite::invite(&dir, InviteArgs::from_flags(flags)?),
                 ClusterAction::Join { ticket } => invite::join(&dir, &args::ticket(&ticket)?),

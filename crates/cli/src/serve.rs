@@ -22,7 +22,7 @@ use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
-use crate::{cluster, disk, revoke, signals};
+use crate::{cluster, disk, signals, standing};
 
 mod prepared;
 
@@ -91,8 +91,8 @@ impl Outset {
             }
             Place::Machines { .. } => {
                 let front = cluster::identity(args.cluster.as_deref(), Role::Front)?;
-                let file = cluster::notice_file(args.cluster.as_deref())?;
-                runtime.spawn(revoke::keep(front.clone(), file));
+                let file = standing::identity_file(args.cluster.as_deref())?;
+                runtime.spawn(standing::keep(front.clone(), file));
                 Ok(Self { program, runtime, front, children: Vec::new() })
             }
         }
@@ -312,6 +312,7 @@ fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, thread
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
     Node::start(NodeConfig {
+        most_prefix_bytes: None,
         identity: identity.clone(),
         store: disk::of_stage(prepared.store.clone(), &options),
         source: Arc::new(engines),

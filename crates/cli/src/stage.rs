@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::args::StageArgs;
 use crate::children::{END_OF_IDENTITY, LISTENING};
 use crate::engines::{EngineOptions, Engines};
-use crate::{cluster, disk, invite, logging, revoke, signals};
+use crate::{cluster, disk, invite, logging, signals, standing};
 
 /// An identity is a few kilobytes; a parent that sends more is not one of ours.
 const MAX_IDENTITY_BYTES: u64 = 64 * 1024;
@@ -58,8 +58,8 @@ async fn serve(
     let listener = Listener::bind(&args.listen.to_string(), &identity, options).await?;
     let address = listener.local_addr();
     if !args.child {
-        let file = cluster::notice_file(args.cluster.as_deref())?;
-        tokio::spawn(revoke::keep(identity.clone(), file));
+        let file = standing::identity_file(args.cluster.as_deref())?;
+        tokio::spawn(standing::keep(identity.clone(), file));
     }
     let node = Node::start(node_config(args, identity)?);
     if args.child {
@@ -73,7 +73,18 @@ async fn serve(
         match parent_gone {
             // An error means that the reading thread ended: standard input is closed then, too.
             Some(gone) => drop(gone.await),
-            None => end.next().await,
+            None => {
+                end.next().await;
+                logging::say(&format!(
+                    "Stopping: the front is told, and has {} s to finish or to hand over.",
+                    args.grace.as_secs_f32()
+                ));
+                tokio::select! {
+                    () = node.leave() => {}
+                    () = tokio::time::sleep(args.grace) => {}
+                    () = end.next() => {}
+                }
+            }
         }
     };
     tokio::select! {
@@ -98,6 +109,7 @@ fn node_config(args: &StageArgs, identity: Identity) -> anyhow::Result<NodeConfi
         dial,
         heartbeat: Heartbeat::default(),
         lease: args.lease,
+        most_prefix_bytes: args.most_prefix_bytes,
     })
 }
 

@@ -199,6 +199,7 @@ async fn form(
         let listener = Listener::bind("127.0.0.1:0", &member, ListenerOptions::default()).await?;
         let (_, address) = watch::channel(Some(listener.local_addr().to_string()));
         let node = Node::start(NodeConfig {
+            most_prefix_bytes: None,
             store: None,
             identity: member,
             source: Arc::new(engines),

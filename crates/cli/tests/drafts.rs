@@ -54,6 +54,7 @@ impl EngineSource for Whole {
 async fn start(draft: Option<&Path>) -> Front {
     let (identity, mut members) = Identity::ephemeral_cluster(1).expect("keys can be made");
     let node = Node::start(NodeConfig {
+        most_prefix_bytes: None,
         store: None,
         identity: members.remove(0),
         source: Arc::new(Whole),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use net::{DialOptions, Identity, Link, LinkError, LinkReceiver, LinkSender, Notice, Purpose, SendError};
+use net::{DialOptions, Identity, Link, LinkError, LinkReceiver, LinkSender, Purpose, SendError};
 use protocol::{
     DecodeError, Hello, HelloReply, LinkRole, NodeId, PROTOCOL_VERSION, RefuseReason, Sight, Wire,
 };
@@ -131,9 +131,9 @@ pub async fn observe(
     address: &str,
     identity: &Identity,
     build: &str,
-    notice: Option<&Notice>,
+    document: Option<&Bytes>,
 ) -> Result<(NodeId, Sight), ObserveError> {
-    let notice = notice.map(|notice| notice.bytes().clone()).unwrap_or_default();
+    let notice = document.cloned().unwrap_or_default();
     let options = DialOptions { purpose: Purpose::Observe, ..DialOptions::default() };
     let failed = |reason: String| ObserveError::Link { address: address.to_owned(), reason };
     let (sender, mut receiver) = net::dial(address, identity, None, &options).await?.split();

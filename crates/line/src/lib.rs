@@ -15,7 +15,7 @@ mod task;
 mod work_link;
 
 pub use front::{
-    Cover, Front, FrontConfig, LinePlan, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState,
+    Cover, Front, FrontConfig, Leaving, LinePlan, LineReadiness, LineSnapshot, Onlookers, Peer, PeerState,
     SpareSnapshot, SpareSpec, StageAddress, StageSnapshot, StageSpec,
 };
 pub use greeting::{ObserveError, observe};

@@ -19,8 +19,8 @@ pub use endpoint::{
     PeerError, dial,
 };
 pub use identity::{
-    ClusterRoot, Identity, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, Serial,
-    enroll_request,
+    ClusterRoot, Identity, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, Serial, Standing,
+    Succession, enroll_request,
 };
 pub use invite::{Invitation, InviteError, JoinError, Joined, Offer, Ticket, TicketError, join, take_back};
 pub use link::{

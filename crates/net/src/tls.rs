@@ -7,8 +7,8 @@ use std::{io, sync::Arc};
 
 use protocol::NodeId;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, ServerConfig, SignatureScheme,
     client::{
         Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -16,13 +16,16 @@ use rustls::{
     },
     crypto::{CryptoProvider, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
-    server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier},
+    server::{
+        NoServerSessionStorage, ParsedCertificate,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
     version::TLS13,
 };
 
 use x509_parser::oid_registry::OID_SIG_ED25519;
 
-use crate::{Identity, IdentityError, Purpose};
+use crate::{Identity, IdentityError, Purpose, Standing};
 
 /// Names the exchange in [`crate::invite`].
 const INVITATION: &[u8] = b"paceline-invite/1";
@@ -45,6 +48,12 @@ pub enum HandshakeError {
     /// The peer's membership has ended.
     #[error("the other side's membership has expired: enrol it again")]
     Expired,
+    /// The peer's membership is by a root that this cluster has replaced.
+    #[error(
+        "the other side's membership is from before the cluster's root was rotated, and is not accepted any more: \
+         invite that machine anew"
+    )]
+    OldRoot,
     /// The peer refused this side's membership.
     #[error("the other side refused this node's membership: {reason}")]
     Refused {
@@ -82,6 +91,7 @@ impl From<&Error> for HandshakeError {
         match error {
             Error::NoCertificatesPresented => Self::NoMembership,
             error if is_expired(error) => Self::Expired,
+            Error::InvalidCertificate(CertificateError::Revoked) => Self::OldRoot,
             Error::InvalidCertificate(_) => Self::OtherCluster,
             Error::AlertReceived(
                 AlertDescription::UnknownCA
@@ -91,6 +101,10 @@ impl From<&Error> for HandshakeError {
             Error::AlertReceived(AlertDescription::CertificateExpired) => {
                 Self::Refused { reason: "it has expired" }
             }
+            Error::AlertReceived(AlertDescription::CertificateRevoked) => Self::Refused {
+                reason: "it is from before the cluster's root was rotated, and is not accepted any more: invite this \
+                         machine anew",
+            },
             Error::AlertReceived(AlertDescription::CertificateRequired) => {
                 Self::Refused { reason: "none was shown" }
             }
@@ -119,19 +133,16 @@ pub(crate) const fn is_expired(error: &Error) -> bool {
     )
 }
 
-/// For the side that is dialled.
+/// For the side that is dialled, as things stand now.
 pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, IdentityError> {
-    let provider = provider();
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity.root())?), provider.clone())
-            .clear_root_hint_subjects()
-            .build()
-            .map_err(|e| IdentityError::crypto("use the cluster root", e))?;
+    let (provider, standing) = (provider(), identity.standing());
+    let chain = standing.chain();
+    let verifier = ClusterVerifier { trust: Trust::Member(standing), provider: provider.clone() };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![identity.cert()], identity.secret())
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_single_cert(chain, identity.secret())
         .map_err(|e| IdentityError::crypto("use this node's key", e))?;
     config.alpn_protocols = Purpose::ALL.map(|purpose| purpose.protocol().to_vec()).to_vec();
     // A resumed connection would skip the check of the membership.
@@ -140,20 +151,20 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Id
     Ok(Arc::new(config))
 }
 
-/// For the side that dials.
+/// For the side that dials, as things stand now.
 pub(crate) fn client_config(
     identity: &Identity,
     purpose: Purpose,
 ) -> Result<Arc<ClientConfig>, IdentityError> {
-    let provider = provider();
-    let verifier =
-        ClusterVerifier { trust: Trust::Root(roots(identity.root())?), provider: provider.clone() };
+    let (provider, standing) = (provider(), identity.standing());
+    let chain = standing.chain();
+    let verifier = ClusterVerifier { trust: Trust::Member(standing), provider: provider.clone() };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_auth_cert(vec![identity.cert()], identity.secret())
+        .with_client_auth_cert(chain, identity.secret())
         .map_err(|e| IdentityError::crypto("use this node's key", e))?;
     config.alpn_protocols = vec![purpose.protocol().to_vec()];
     config.resumption = Resumption::disabled();
@@ -163,11 +174,13 @@ pub(crate) fn client_config(
 
 /// For an invitation: it shows that the root signed it, and asks for nothing.
 pub(crate) fn invitation_config(identity: &Identity) -> Result<Arc<ServerConfig>, IdentityError> {
+    let standing = identity.standing();
+    let chain = vec![standing.cert().clone(), standing.root().clone()];
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|e| IdentityError::crypto("set up TLS", e))?
         .with_no_client_auth()
-        .with_single_cert(vec![identity.cert(), identity.root().clone()], identity.secret())
+        .with_single_cert(chain, identity.secret())
         .map_err(|e| IdentityError::crypto("use this node's key", e))?;
     config.alpn_protocols = vec![INVITATION.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -211,44 +224,35 @@ pub(crate) fn server_name() -> ServerName<'static> {
     ServerName::try_from("node.paceline.invalid").expect("a well-formed name")
 }
 
-/// Whether `root` signed `cert` and `cert` holds at `now`.
-pub(crate) fn check_membership(
+/// Whether `root` signed `cert`, or one of the `intermediates` that did, and all hold at `now`. A membership is good for
+/// both sides of a handshake, so that one check is enough for both.
+pub(crate) fn verify(
     cert: &CertificateDer<'_>,
-    root: &CertificateDer<'static>,
+    root: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
     now: UnixTime,
 ) -> Result<(), Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(root.clone())?;
+    roots.add(root.clone().into_owned())?;
     let algorithms = provider().signature_verification_algorithms.all;
-    verify_server_cert_signed_by_trust_anchor(
-        &ParsedCertificate::try_from(cert)?,
-        &roots,
-        &[],
-        now,
-        algorithms,
-    )
+    let cert = ParsedCertificate::try_from(cert)?;
+    verify_server_cert_signed_by_trust_anchor(&cert, &roots, intermediates, now, algorithms)
 }
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn roots(root: &CertificateDer<'static>) -> Result<RootCertStore, IdentityError> {
-    let mut roots = RootCertStore::empty();
-    roots.add(root.clone()).map_err(|e| IdentityError::crypto("use the cluster root", e))?;
-    Ok(roots)
-}
-
-/// By what a node that dials recognises the root.
+/// By what a node recognises the other side.
 #[derive(Debug)]
 enum Trust {
-    /// By its certificate.
-    Root(RootCertStore),
-    /// By its key alone: whoever answers shows the certificate along.
+    /// As a member does.
+    Member(Arc<Standing>),
+    /// By the root's key alone: whoever answers shows its certificate along.
     Key(NodeId),
 }
 
-/// Accepts any member of the cluster: what `WebPkiServerVerifier` does, without host names, which nodes do not have.
+/// Accepts any member of the cluster: what the verifiers of rustls do, without host names, which nodes do not have.
 #[derive(Debug)]
 struct ClusterVerifier {
     trust: Trust,
@@ -259,15 +263,35 @@ impl ClusterVerifier {
     fn check(
         &self,
         cert: &CertificateDer<'_>,
-        roots: &RootCertStore,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        let cert = ParsedCertificate::try_from(cert)?;
-        verify_server_cert_signed_by_trust_anchor(&cert, roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
+    ) -> Result<(), Error> {
+        match &self.trust {
+            Trust::Member(standing) => standing.check(cert, intermediates, now),
+            Trust::Key(key) => {
+                let root = intermediates.iter().find(|cert| public_key(cert) == Some(*key));
+                let root = root.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+                verify(cert, root, &[], now)
+            }
+        }
     }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn only_tls13() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("only TLS 1.3 is spoken".to_owned()))
 }
 
 impl ServerCertVerifier for ClusterVerifier {
@@ -279,16 +303,7 @@ impl ServerCertVerifier for ClusterVerifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match &self.trust {
-            Trust::Root(roots) => self.check(cert, roots, intermediates, now),
-            Trust::Key(key) => {
-                let root = intermediates.iter().find(|cert| public_key(cert) == Some(*key));
-                let root = root.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
-                let mut roots = RootCertStore::empty();
-                roots.add(root.clone().into_owned())?;
-                self.check(cert, &roots, &[], now)
-            }
-        }
+        self.check(cert, intermediates, now).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -297,7 +312,7 @@ impl ServerCertVerifier for ClusterVerifier {
         _cert: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken".to_owned()))
+        only_tls13()
     }
 
     fn verify_tls13_signature(
@@ -306,18 +321,56 @@ impl ServerCertVerifier for ClusterVerifier {
         cert: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+        self.check_signature(message, cert, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for ClusterVerifier {
+    /// A member has one membership to show: hints would only tell strangers which cluster this is.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(cert, intermediates, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        only_tls13()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
     }
 }
 
 /// A client that trusts the cluster but shows nothing itself.
 #[cfg(test)]
-pub(crate) fn nameless_client_config(root: &CertificateDer<'static>) -> ClientConfig {
-    let verifier = ClusterVerifier { trust: Trust::Root(roots(root).unwrap()), provider: provider() };
+pub(crate) fn nameless_client_config(identity: &Identity) -> ClientConfig {
+    let verifier = ClusterVerifier { trust: Trust::Member(identity.standing()), provider: provider() };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .unwrap()

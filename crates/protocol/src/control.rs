@@ -153,6 +153,8 @@ pub enum Report {
     Stored(Stored),
     /// What the cluster's root says of its members.
     Notice(Bytes),
+    /// The stage's process was told to end: it goes on until it is released, or as long as its own grace lasts.
+    Leaving,
     /// What the stage has counted in this generation. For people and programs that watch; nothing depends on it.
     Counters(StageCounters),
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{Generation, LayerRange, ModelId, NodeId, PeerIndex, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// From the side that dialled.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,9 +123,15 @@ pub enum RefuseReason {
         /// For whom, and how long.
         tenant: Tenant,
     },
+    /// The stage's process was told to end.
+    #[error("the stage's process was told to end")]
+    Ending,
     /// A neighbour passes on commands of a front that is no member any more.
     #[error("the cluster's root has let that front go")]
     LetGo,
+    /// A new root of the cluster that has not signed the stage.
+    #[error("the cluster's new root has not signed this stage: invite it anew")]
+    LeftOut,
     /// A notice that the cluster's root has not signed.
     #[error("the notice was not signed by the root of this stage's cluster")]
     NotHeeded,

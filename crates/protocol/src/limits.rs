@@ -35,8 +35,8 @@ pub const MAX_WINDOW: u32 = 64 * MAX_CONTEXT;
 /// Bytes in one control message. The largest is a verdict with [`MAX_TOP_LOGPROBS`] alternatives for each of
 /// [`MAX_ROWS`] tokens: 2.2 MB.
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
-/// Bytes of what a cluster's root says of its members: fits into a greeting, and names some hundreds.
-pub const MAX_NOTICE_BYTES: usize = 10 << 10;
+/// Bytes of what a cluster's root says of its members: fits into a greeting, and has room for some hundred memberships.
+pub const MAX_NOTICE_BYTES: usize = 256 << 10;
 /// Bytes in a message of the handshake. The largest is a build of [`MAX_TEXT`] bytes with a
 /// notice, or a refusal with three such texts.
-pub const MAX_HELLO_BYTES: usize = 16 << 10;
+pub const MAX_HELLO_BYTES: usize = 272 << 10;

@@ -158,6 +158,7 @@ impl Journal {
             | Report::Closed(_)
             | Report::Fault(_)
             | Report::Counters(_)
+            | Report::Leaving
             | Report::Notice(_)
             | Report::Stored(_)
             | Report::Prompt(_) => return,

@@ -83,6 +83,7 @@ impl Moved {
             | Report::Closed(_)
             | Report::Fault(_)
             | Report::Counters(_)
+            | Report::Leaving
             | Report::Notice(_)
             | Report::Stored(_) => None,
         }

@@ -46,6 +46,8 @@ pub enum Output {
 pub struct Scheduler {
     pub(crate) config: Config,
     line_is_up: bool,
+    /// Nothing new may begin.
+    is_held: bool,
     /// Until when a line is awaited in place of the one that was lost, and why that was.
     recovery: Option<(Duration, String)>,
     queue: Queue,
@@ -90,6 +92,7 @@ impl Scheduler {
         assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
         Self {
             line_is_up: false,
+            is_held: false,
             recovery: None,
             pace: Pace::new(config.n_stages),
             prefixes: Prefixes::new(config.prefix_tokens),
@@ -153,7 +156,7 @@ impl Scheduler {
     ) -> Result<RequestId, Refusal> {
         self.check(&request)?;
         // Nobody waits for a token of the front's own.
-        if !self.takes(now) || (probe.is_some() && !self.line_is_up) {
+        if !self.takes(now) || (probe.is_some() && (!self.line_is_up || self.is_held)) {
             return Err(Refusal::NotReady);
         }
         if !self.has_free_slot() {
@@ -215,6 +218,15 @@ impl Scheduler {
         self.recovery = None;
         self.queue.line_up(self.config.queue_timeout);
         self.admit(now);
+    }
+
+    /// Has everything new wait, or no more: what runs goes on, so that the line comes to rest. Whether that is a change.
+    pub fn hold(&mut self, is_held: bool, now: Duration) -> bool {
+        let was_held = std::mem::replace(&mut self.is_held, is_held);
+        if was_held && !is_held {
+            self.admit(now);
+        }
+        was_held != is_held
     }
 
     /// The line is gone, and with it every sequence and all its memory. Running requests wait for the next one and go on

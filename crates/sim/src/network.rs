@@ -106,6 +106,7 @@ impl Network {
             Report::Closed(seq) => *seq,
             Report::State(_)
             | Report::Counters(_)
+            | Report::Leaving
             | Report::Notice(_)
             | Report::Stored(_)
             | Report::Fault(_) => return true,

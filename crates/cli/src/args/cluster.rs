@@ -7,7 +7,10 @@ use std::time::Duration;
 use net::{Role, Ticket};
 
 use super::{address, file_stem, time, usage};
-use crate::flags::cluster::{EnrollFlags, InviteFlags};
+use crate::flags::cluster::{EnrollFlags, InviteFlags, RotateFlags};
+
+/// A machine that was away for a year is another machine.
+const MAX_OVERLAP: Duration = Duration::from_secs(365 * 86_400);
 
 /// `paceline cluster enroll`: one step of an enrolment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,39 @@ impl InviteArgs {
             days: days(flags.days)?,
         })
     }
+}
+
+/// `paceline cluster rotate`.
+#[derive(Clone, Debug)]
+pub struct RotateArgs {
+    /// How long a machine that has not heard of it may come back.
+    pub overlap: Duration,
+    /// Stages to tell at once.
+    pub tell: Vec<String>,
+    /// Whether to do it although machines may not have heard of the rotation before.
+    pub again: bool,
+}
+
+impl RotateArgs {
+    pub(crate) fn from_flags(flags: RotateFlags) -> anyhow::Result<Self> {
+        let RotateFlags { overlap, tell, again } = flags;
+        let Some(overlap) = span(&overlap).filter(|overlap| *overlap <= MAX_OVERLAP) else {
+            return usage(format!(
+                "--overlap must be a time such as 30d, 12h or 0s, at most 365d, not `{overlap}`"
+            ));
+        };
+        Ok(Self { overlap, tell, again })
+    }
+}
+
+/// A time that is counted in days or hours, or in what [`net::duration`] reads.
+fn span(given: &str) -> Option<Duration> {
+    for (unit, seconds) in [('d', 86_400), ('h', 3_600)] {
+        if let Some(number) = given.strip_suffix(unit) {
+            return Some(Duration::from_secs(u64::from(number.parse::<u32>().ok()?) * seconds));
+        }
+    }
+    net::duration(given)
 }
 
 /// A ticket, as it was printed.

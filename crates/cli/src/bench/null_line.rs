@@ -189,6 +189,7 @@ fn front(
 
 fn node(identity: Identity, width: usize) -> Node {
     Node::start(NodeConfig {
+        most_prefix_bytes: None,
         store: None,
         identity,
         source: Arc::new(NullSource { width }),

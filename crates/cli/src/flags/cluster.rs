@@ -36,6 +36,15 @@ Examples:
 Run it where the root key is. Any stage of a line that is told tells the others and the front, and all remember it. One
 that is away hears of it when it is back on its line. Where a front is let go, tell each of its stages.";
 
+const ROTATE_EXAMPLES: &str = "\
+Examples:
+  paceline cluster rotate --tell 10.0.0.3:7411      one stage of each line that runs is told, which tells all others
+  paceline cluster rotate --overlap 0s --tell …     the old key was stolen: who has not heard must be invited anew
+
+Run it where the root key is, and keep a copy of the new one as you kept the old one. Nothing is restarted, and no request
+is disturbed: each machine keeps its key and gets its new membership over the links that it has. One that is away hears of
+it when it is back on its line within the overlap; after that its old membership is refused everywhere.";
+
 /// What to do with the cluster.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterFlags {
@@ -62,6 +71,15 @@ pub(crate) enum ClusterAction {
         /// Tell this stage, host:port, which tells its whole line; repeatable
         #[arg(long, value_name = "ADDR")]
         tell: Vec<String>,
+    },
+    /// Put a new root key in the old one's place, while the lines go on
+    #[command(after_help = ROTATE_EXAMPLES)]
+    Rotate(RotateFlags),
+    /// Tell stages, host:port each, what the root has said: members that it let go, and its rotation
+    Tell {
+        /// Where they are
+        #[arg(value_name = "ADDR", required = true)]
+        addresses: Vec<String>,
     },
     /// Ask stages, host:port each, whom they are kept for and what they hold; for fronts and observers
     Look {
@@ -104,6 +122,20 @@ pub(crate) struct InviteFlags {
     /// Days until the membership ends
     #[arg(long, default_value_t = 365, value_name = "N")]
     pub(crate) days: u32,
+}
+
+/// A rotation of the root key.
+#[derive(Debug, Args)]
+pub(crate) struct RotateFlags {
+    /// A machine that has not heard of the new root may come back with its old membership for so long: `30d`, `12h`, `0s`
+    #[arg(long, default_value = "30d", value_name = "TIME")]
+    pub(crate) overlap: String,
+    /// Tell this stage, host:port, which tells its whole line; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) tell: Vec<String>,
+    /// Do not wait for the overlap of the rotation before: machines that have not heard of that one must be invited anew
+    #[arg(long)]
+    pub(crate) again: bool,
 }
 
 /// The three steps of an enrolment, one at a time.

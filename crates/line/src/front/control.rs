@@ -8,7 +8,6 @@ use protocol::{LinkRole, NodeId, PeerIndex, ToFront};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::core::Unlinked;
 use super::{FrontConfig, Shared};
 use crate::backoff::Backoff;
 use crate::greeting::{GreetError, greet};
@@ -52,6 +51,23 @@ impl StageAddress {
     }
 }
 
+/// Why there is no control link.
+pub(super) enum Unlinked {
+    /// Nobody answers there: a neighbour may reach more.
+    Unreachable(String),
+    /// The stage does not want this front.
+    Refused(String),
+}
+
+impl Unlinked {
+    /// For people.
+    pub(super) fn words(&self) -> &str {
+        match self {
+            Self::Unreachable(reason) | Self::Refused(reason) => reason,
+        }
+    }
+}
+
 /// A link to a stage in this process; both ends know each other's keys without a proof.
 pub(super) async fn link_local(config: &FrontConfig, node: &Node, purpose: Purpose) -> net::Link {
     let peer = |node, role| PeerInfo { node, role, purpose, address: "local".to_owned() };
@@ -66,10 +82,13 @@ pub(super) async fn link_local(config: &FrontConfig, node: &Node, purpose: Purpo
 pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, peer: PeerIndex) {
     let Some(mut address) = config.addresses().nth(usize::from(peer.0)).cloned() else { return };
     let mut backoff = Backoff::new(REDIAL_MIN, REDIAL_MAX);
+    // Why there is no link, as it was said last: it is tried again and again, and said once.
+    let mut said = String::new();
     loop {
         match connect(&config, peer, &mut address).await {
             Ok((sender, receiver)) => {
                 let since = Instant::now();
+                said.clear();
                 let Some(reason) = read(&front, peer, sender, receiver, &mut address).await else { return };
                 if since.elapsed() >= SETTLED {
                     backoff.reset();
@@ -82,6 +101,10 @@ pub(super) async fn keep(front: Weak<Shared>, config: FrontConfig, peer: PeerInd
             }
             Err(reason) => {
                 let Some(shared) = front.upgrade() else { return };
+                if said != reason.words() {
+                    reason.words().clone_into(&mut said);
+                    tracing::info!(%peer, "a machine is not linked: {said}");
+                }
                 shared.unreachable(peer, reason);
             }
         }

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use shown::Audience;
 pub use shown::Onlookers;
 
+use super::control::Unlinked;
 use super::prompts::Prompts;
 use super::pulse::Pulse;
 use super::roster::{Action, PeerState, Roster};
@@ -188,6 +189,11 @@ impl Core {
                 self.roster.handle_linked(from, node, pid, !is_own, now);
                 self.roster_changed(now);
             }
+            (Report::Leaving, _) => {
+                tracing::info!(%from, "a machine was told to end");
+                self.roster.handle_leaving(from, now);
+                self.roster_changed(now);
+            }
             // Who stands by belongs to no generation.
             (Report::State(state), None) if generation == Generation::default() => {
                 self.roster.handle_spare_state(from, state, now);
@@ -233,6 +239,7 @@ impl Core {
             | Report::Prompt(_)
             | Report::Counters(_)
             | Report::Notice(_)
+            | Report::Leaving
             | Report::Closed(_)
             | Report::Stored(_)
             | Report::Fault(_) => {}
@@ -340,12 +347,19 @@ impl Core {
                 self.act(action, now);
             } else if let Some(output) = self.scheduler.poll_output() {
                 self.carry(output, now);
-            } else {
+            } else if !self.rests(now) {
                 break;
             }
         }
         self.pulse.listen(self.scheduler.silence());
         self.changed();
+    }
+
+    /// Brings the line to rest while a stage wants to go. Whether there may be more to carry away for that.
+    fn rests(&mut self, now: Duration) -> bool {
+        let is_draining = self.roster.is_draining();
+        let is_idle = self.scheduler.sequences().next().is_none();
+        self.scheduler.hold(is_draining, now) || (is_draining && is_idle && self.roster.handle_drained())
     }
 
     fn act(&mut self, action: Action, now: Duration) {
@@ -477,14 +491,6 @@ impl Core {
     fn is_idle(&self) -> bool {
         self.callers.is_empty()
     }
-}
-
-/// Why there is no control link.
-pub(super) enum Unlinked {
-    /// Nobody answers there: a neighbour may reach more.
-    Unreachable(String),
-    /// The stage does not want this front.
-    Refused(String),
 }
 
 /// A fault in words, without the name of its kind where the reason says it all.

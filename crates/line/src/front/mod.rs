@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Notice, Purpose};
+use net::{DialOptions, Heartbeat, Identity, LinkOptions, LinkSender, Purpose, Standing};
 use protocol::{Generation, LinkRole, PeerIndex, Report, RowsHello, StageIndex, StageState, ToFront};
 use scheduler::{Event, Refusal, Request, RequestId, SharedJournal};
 use spec::Proposer;
@@ -24,11 +24,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 pub use control::StageAddress;
-pub use roster::{Cover, LinePlan, Peer, PeerState};
+pub use roster::{Cover, Leaving, LinePlan, Peer, PeerState};
 pub use status::{LineReadiness, LineSnapshot, SpareSnapshot, StageSnapshot};
 
+use self::control::Unlinked;
 pub use self::core::Onlookers;
-use self::core::{Core, DialWork, Unlinked, Watchers};
+use self::core::{Core, DialWork, Watchers};
 use self::prompts::Prompts;
 use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
@@ -148,7 +149,7 @@ impl Front {
         });
         let mut tasks = vec![
             Task::spawn(keep_time(Arc::downgrade(&shared))),
-            Task::spawn(spread(Arc::downgrade(&shared), config.identity.notices())),
+            Task::spawn(spread(Arc::downgrade(&shared), config.identity.standings())),
         ];
         if let Some(store) = config.store.clone() {
             let prompts = Arc::new(Prompts::new(store, &config.plan));
@@ -338,7 +339,7 @@ impl Shared {
                 let is_new = matches!(report, Report::State(StageState::Idle { .. }));
                 self.with(|core, now| core.report(link, message, now));
                 if is_new {
-                    self.tell_notice(Some(from));
+                    self.tell_documents(Some(from));
                 }
             }
         }
@@ -347,15 +348,14 @@ impl Shared {
     /// What the cluster's root says is its own proof, whoever brings it.
     fn heed(&self, notice: &Bytes) {
         if let Err(error) = self.config.identity.heed(notice) {
-            tracing::warn!("a stage brought something else than a notice of the cluster's root: {error}");
+            tracing::warn!("what a stage says of the cluster's root is not believed: {error}");
         }
     }
 
     /// Passes on what the cluster's root has said, if it has said anything, to one machine or to all.
-    fn tell_notice(&self, to: Option<PeerIndex>) {
-        let latest = self.config.identity.notices().borrow().clone();
-        if let Some(notice) = latest {
-            self.with(|core, _| core.tell_notice(to, notice.bytes()));
+    fn tell_documents(&self, to: Option<PeerIndex>) {
+        for document in self.config.identity.standing().documents() {
+            self.with(|core, _| core.tell_notice(to, document));
         }
     }
 }
@@ -418,10 +418,10 @@ async fn recall(front: Weak<Shared>, prompts: Arc<Prompts>) {
 }
 
 /// Tells all machines whatever the cluster's root says from now on.
-async fn spread(front: Weak<Shared>, mut notices: watch::Receiver<Option<Notice>>) {
-    while notices.changed().await.is_ok() {
+async fn spread(front: Weak<Shared>, mut standings: watch::Receiver<Arc<Standing>>) {
+    while standings.changed().await.is_ok() {
         let Some(shared) = front.upgrade() else { return };
-        shared.tell_notice(None);
+        shared.tell_documents(None);
     }
 }
 

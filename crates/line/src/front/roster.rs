@@ -6,6 +6,7 @@
 //! travels on the line once it is up.
 
 mod forming;
+mod leaving;
 mod peer;
 mod plan;
 mod spares;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use protocol::{Generation, NodeId, PeerIndex, StageIndex, StageState, ToStage};
 
 use forming::Neighbours;
-pub use peer::{Cover, Peer, PeerState};
+pub use peer::{Cover, Leaving, Peer, PeerState};
 pub use plan::LinePlan;
 pub(super) use plan::{Muster, RelayPolicy};
 
@@ -274,7 +275,7 @@ impl Roster {
             found.failed = None;
         }
         (found.node, found.pid, found.relayed, found.gone) = (Some(node), Some(pid), relayed, false);
-        found.stalled = false;
+        (found.stalled, found.leaving) = (false, Leaving::No);
         found.enter(PeerState::Linked, now);
         self.form(now);
     }

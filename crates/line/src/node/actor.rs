@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use net::{LinkSender, Purpose};
+use net::{LinkSender, NoticeError, Purpose};
 use protocol::{
     Assign, Command, Fault, FaultKind, Generation, Holding, LinkRole, NodeId, PeerIndex, RefuseReason,
     Report, RowsHello, Sight, StageState, Tenant, ToFront, ToStage,
 };
 use stage::Engine;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::dial::{Links, read_control};
 use super::filed::Filed;
 use super::lease::Lease;
+use super::leaving::Leaving;
 use super::place::Place;
 use super::reception::receive;
 use super::seat::{EngineSeat, misfit, stage_config};
@@ -50,6 +51,7 @@ pub(super) struct Actor {
     engine: EngineSeat,
     /// A link for rows that came before this stage was ready for it.
     parked: Option<(Greeted, RowsHello)>,
+    leaving: Leaving,
     /// For whom the node is kept. A resting engine is freed when it is kept for nobody.
     lease: Lease,
 }
@@ -66,21 +68,24 @@ impl Actor {
             standby: None,
             engine: EngineSeat::Empty,
             parked: None,
+            leaving: Leaving::default(),
         }
     }
 
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
-        let mut notices = self.config.identity.notices();
+        let mut standings = self.config.identity.standings();
         loop {
             let ends = self.lease.ends();
             let event = tokio::select! {
-                event = inbox.recv() => event,
+                // The front hears why a link ends before it hears that it has.
+                biased;
                 // The identity, which sends them, lives as long as the node.
-                Ok(()) = notices.changed() => {
+                Ok(()) = standings.changed() => {
                     self.noticed();
                     self.rest();
                     continue;
                 }
+                event = inbox.recv() => event,
                 () = async { tokio::time::sleep_until(ends.unwrap_or_else(Instant::now)).await }, if ends.is_some() => {
                     self.lease.expire(Instant::now());
                     self.rest();
@@ -96,6 +101,7 @@ impl Actor {
 
     fn handle(&mut self, event: Event) {
         match event {
+            Event::Leave(waits) => self.ask_to_leave(waits),
             Event::Attached(link) => drop(tokio::spawn(receive(link, self.events.clone()))),
             Event::Greeted(greeted) => self.greeted(*greeted),
             Event::Command { link, message } => self.command(link, *message),
@@ -133,9 +139,9 @@ impl Actor {
         }
     }
 
-    /// The cluster's root has let members go: the node is not kept for one of them.
+    /// The cluster's root has spoken: the node is not kept for somebody whom it has let go.
     fn noticed(&mut self) {
-        self.tell_notice();
+        self.tell_documents();
         let tenant = self.lease.tenant(Instant::now());
         if tenant.is_some_and(|tenant| self.config.identity.has_let_go(tenant.front)) {
             const REASON: &str = "the cluster's root has let the front go";
@@ -147,11 +153,19 @@ impl Actor {
         }
     }
 
+    /// The process was told to end. A front that is there decides when; without one it may at once.
+    fn ask_to_leave(&mut self, waits: oneshot::Sender<()>) {
+        self.leaving.ask(waits);
+        self.report(Report::Leaving);
+        if self.control.is_none() {
+            self.leaving.may_go();
+        }
+    }
+
     /// Tells the front what the cluster's root has said, if it has said anything.
-    fn tell_notice(&self) {
-        let latest = self.config.identity.notices().borrow().clone();
-        if let Some(notice) = latest {
-            self.report(Report::Notice(notice.bytes().clone()));
+    fn tell_documents(&self) {
+        for document in self.config.identity.standing().documents() {
+            self.report(Report::Notice(document.clone()));
         }
     }
 
@@ -173,6 +187,7 @@ impl Actor {
             LinkRole::Observe { notice } if notice.is_empty() => show(&greeted.sender, self.sight()),
             LinkRole::Observe { notice } => match self.config.identity.heed(notice) {
                 Ok(_) => show(&greeted.sender, self.sight()),
+                Err(NoticeError::LeftOut) => refuse(&greeted.sender, RefuseReason::LeftOut),
                 Err(_) => refuse(&greeted.sender, RefuseReason::NotHeeded),
             },
         }
@@ -183,6 +198,9 @@ impl Actor {
         let Greeted { sender, mut receiver, .. } = greeted;
         if self.config.identity.has_let_go(front) {
             return refuse(&sender, RefuseReason::LetGo);
+        }
+        if self.leaving.is_asked() {
+            return refuse(&sender, RefuseReason::Ending);
         }
         let itself = sender.peer().purpose == Purpose::Control;
         if let Err(tenant) = self.lease.take(front, itself, Instant::now()) {
@@ -211,7 +229,7 @@ impl Actor {
         });
         self.control = Some(Control { number, peer, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
-        self.tell_notice();
+        self.tell_documents();
     }
 
     fn command(&mut self, link: u64, message: ToStage) {
@@ -231,9 +249,7 @@ impl Actor {
             Command::Notice(notice) => {
                 // A front that says something else is no reason to stop working for it.
                 if let Err(error) = self.config.identity.heed(&notice) {
-                    tracing::warn!(
-                        "the front brought something else than a notice of the cluster's root: {error}"
-                    );
+                    tracing::warn!("what the front says of the cluster's root is not believed: {error}");
                 }
             }
             Command::Release => {
@@ -242,6 +258,7 @@ impl Actor {
                 if let Some(control) = self.control.take() {
                     control.sender.close("released");
                 }
+                self.leaving.may_go();
             }
             Command::Hint(hint) => {
                 if self.place_in(message.generation).is_some()
@@ -269,6 +286,7 @@ impl Actor {
             control.sender.close(reason);
             self.leave("the front is gone");
             self.lease.unlinked(Instant::now());
+            self.leaving.may_go();
         }
     }
 
@@ -384,7 +402,7 @@ impl Actor {
             downstream: place.downstream.clone(),
         };
         let name = format!("stage-{}", place.assign.index);
-        let config = stage_config(&place.assign);
+        let config = stage_config(&place.assign, self.config.most_prefix_bytes);
         let store = self
             .config
             .store
@@ -456,7 +474,7 @@ impl Actor {
             tenant: self.lease.tenant(Instant::now()),
             layers: self.wanted().map(|holding| holding.layers),
             works: self.engine.handle().is_some(),
-            notice: self.config.identity.notices().borrow().as_ref().map_or(0, net::Notice::number),
+            notice: self.config.identity.standing().notice().map_or(0, net::Notice::number),
         }
     }
 

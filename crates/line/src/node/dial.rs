@@ -131,7 +131,8 @@ const fn is_final(reason: &RefuseReason) -> bool {
         | RefuseReason::Mismatch { .. }
         | RefuseReason::OtherPurpose
         | RefuseReason::LetGo
-        | RefuseReason::NotHeeded => true,
-        RefuseReason::Kept { .. } | RefuseReason::NotAssigned { .. } => false,
+        | RefuseReason::NotHeeded
+        | RefuseReason::LeftOut => true,
+        RefuseReason::Kept { .. } | RefuseReason::Ending | RefuseReason::NotAssigned { .. } => false,
     }
 }

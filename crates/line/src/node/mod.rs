@@ -8,6 +8,7 @@ mod actor;
 mod dial;
 mod filed;
 mod lease;
+mod leaving;
 mod place;
 mod reception;
 mod seat;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use net::{DialOptions, Identity, Link, LinkReceiver, LinkSender, Listener};
 use protocol::{Generation, Hello, NodeId, ToFront, ToStage};
 use stage::Engine;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::source::{EngineSource, LoadError};
 use crate::task::Task;
@@ -44,6 +45,8 @@ pub struct NodeConfig {
     pub heartbeat: net::Heartbeat,
     /// Where prefixes outlive the engine, if they shall.
     pub store: Option<PrefixStore>,
+    /// Bytes that a front may have it keep of earlier prompts in memory, whatever that front asks for; none for no bound.
+    pub most_prefix_bytes: Option<u64>,
     /// How long the node, and a loaded engine, is kept for a front that is gone.
     pub lease: Duration,
 }
@@ -79,6 +82,16 @@ impl Node {
         let _ = events.send(Event::Attached(link)).await;
     }
 
+    /// Tells the front that this node has to go, and returns when it need not stay any longer: the front has let it go, or
+    /// there is none. It takes no front from now on.
+    pub async fn leave(&self) {
+        let (done, left) = oneshot::channel();
+        // Either fails only while the node ends.
+        if self.events.send(Event::Leave(done)).await.is_ok() {
+            let _ = left.await;
+        }
+    }
+
     /// Takes in links until the port fails.
     ///
     /// # Errors
@@ -93,6 +106,8 @@ impl Node {
 
 /// Everything that a node's task hears.
 enum Event {
+    /// The process was told to end; the answer says that it may.
+    Leave(oneshot::Sender<()>),
     /// Someone connected.
     Attached(Link),
     /// And said what for.

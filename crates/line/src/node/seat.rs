@@ -164,7 +164,8 @@ pub(super) fn misfit(engine: &dyn Engine, holding: &Holding) -> Option<String> {
     None
 }
 
-/// What a place in a line says of the stage apart from its engine.
-pub(super) const fn stage_config(assign: &Assign) -> stage::Config {
-    stage::Config { row_dtype: assign.row_dtype, prefix_bytes: assign.prefix_bytes, has_store: false }
+/// What a place in a line says of the stage apart from its engine, within what its owner allows.
+pub(super) fn stage_config(assign: &Assign, most_prefix_bytes: Option<u64>) -> stage::Config {
+    let prefix_bytes = most_prefix_bytes.map_or(assign.prefix_bytes, |most| assign.prefix_bytes.min(most));
+    stage::Config { row_dtype: assign.row_dtype, prefix_bytes, has_store: false }
 }

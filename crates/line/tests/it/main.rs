@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod drafts;
+mod leaving;
 mod line;
 mod notices;
 mod onlookers;

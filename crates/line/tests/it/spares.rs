@@ -148,3 +148,25 @@ async fn a_spare_shows_its_layers_and_without_its_lease_is_gone_until_it_is_back
         line.shows("gone", |line| line.spares.iter().all(|spare| spare.peer.gone)).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_is_told_to_end_hands_over_to_a_spare_also_to_one_that_has_to_load() {
+    let mut line = Covered::start(PATIENCE).await;
+    for round in 0..2 {
+        let covered = line.covered().await;
+        // First the stage whose layers the spare holds, then the other one.
+        let seat = if round == 0 { covered } else { 1 - covered };
+        let going = line.seated(seat);
+        let (_, mut events) = line.front.submit(request(&[round], 100)).unwrap();
+        let mut tokens = first_token(&mut events).await;
+        let left = line.machines[going].node.leave();
+        tokio::time::timeout(PATIENCE, left).await.expect("it may go");
+        assert_ne!(line.seated(seat), going);
+        let (rest, last) = collect(events).await;
+        tokens.extend(rest);
+        assert!(matches!(last, Event::Done { finish: Finish::Length, .. }), "{last:?}");
+        assert_eq!(tokens, expected(&[round], 100));
+        line.kill(going);
+        line.starts_again(going).await;
+    }
+}

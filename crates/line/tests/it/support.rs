@@ -81,6 +81,7 @@ impl TestStage {
         let listener = Listener::bind("127.0.0.1:0", &identity, options).await.unwrap();
         let address = listener.local_addr().to_string();
         let node = Node::start(NodeConfig {
+            most_prefix_bytes: None,
             store: None,
             identity: identity.clone(),
             source,

@@ -6,7 +6,7 @@ use protocol::NodeId;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Answer, DialOptions, PeerError, await_answer, judge, socket, turn_away};
+use super::{Answer, Chain, DialOptions, PeerError, await_answer, judge, socket, turn_away};
 use crate::{
     Identity, IdentityError, Link, Membership, PeerInfo, Purpose,
     tls::{self, HandshakeError},
@@ -70,13 +70,13 @@ pub async fn dial(
     expect: Option<NodeId>,
     options: &DialOptions,
 ) -> Result<Link, DialError> {
-    let (carrier, peer) = timeout(options.within, connect(address, identity, expect, options))
+    let (carrier, peer, chain) = timeout(options.within, connect(address, identity, expect, options))
         .await
         .map_err(|_| DialError::TimedOut { address: address.to_owned(), within: options.within })??;
     let peer =
         PeerInfo { node: peer.node, role: peer.role, purpose: options.purpose, address: address.to_owned() };
     let link = Link::over(carrier, peer, &options.link);
-    identity.watch(link.weak());
+    identity.watch(link.weak(), chain);
     Ok(link)
 }
 
@@ -85,7 +85,7 @@ async fn connect(
     identity: &Identity,
     expect: Option<NodeId>,
     options: &DialOptions,
-) -> Result<(TlsStream<socket::Socket>, Membership), DialError> {
+) -> Result<(TlsStream<socket::Socket>, Membership, Chain), DialError> {
     let connector = TlsConnector::from(tls::client_config(identity, options.purpose)?);
     let unreachable =
         |error: std::io::Error| DialError::Connect { address: address.to_owned(), reason: error.to_string() };
@@ -94,15 +94,16 @@ async fn connect(
     let stream = socket::prepare(stream).map_err(unreachable)?;
     let mut carrier = connector.connect(tls::server_name(), stream).await.map_err(|e| failed(e.into()))?;
     Purpose::agreed(carrier.get_ref().1.alpn_protocol()).map_err(failed)?;
-    let peer = match judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity) {
-        Ok(peer) => peer,
+    let judged = judge(carrier.get_ref().1.peer_certificates(), expect, &options.admit, identity);
+    let (peer, chain) = match judged {
+        Ok(judged) => judged,
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;
             return Err(DialError::Peer { address: address.to_owned(), error });
         }
     };
     match await_answer(&mut carrier).await.map_err(failed)? {
-        Answer::Welcome => Ok((carrier, peer)),
+        Answer::Welcome => Ok((carrier, peer, chain)),
         Answer::Refused { reason } => Err(DialError::Refused { address: address.to_owned(), reason }),
     }
 }

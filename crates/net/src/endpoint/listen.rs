@@ -19,7 +19,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{ListenerOptions, PeerError, judge, socket, turn_away, welcome};
+use super::guests::{Guests, Said};
+use super::{Chain, ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
     Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role,
     tls::{self, HandshakeError},
@@ -113,13 +114,15 @@ impl Listener {
             io::ErrorKind::AddrInUse => BindError::InUse { address: address.to_owned() },
             _ => BindError::System { address: address.to_owned(), reason: error.to_string() },
         };
-        let acceptor = TlsAcceptor::from(tls::server_config(identity)?);
+        // For every connection it is made anew, as things stand then.
+        tls::server_config(identity)?;
         let port = TcpListener::bind(address).await.map_err(failed)?;
         let local = port.local_addr().map_err(failed)?;
         let (tx, ready) = mpsc::channel(MAX_READY);
         let counters = Arc::new(Counters::default());
-        let keeper = Arc::new(Keeper { acceptor, identity: identity.clone(), options });
-        let door = Door { keeper, ready: tx, counters: counters.clone() };
+        let keeper = Arc::new(Keeper { identity: identity.clone(), options });
+        let (guests, said) = (Arc::default(), Arc::default());
+        let door = Door { keeper, guests, said, ready: tx, counters: counters.clone() };
         let task = tokio::spawn(door.run(port));
         Ok(Self { address: local, ready, counters, task })
     }
@@ -157,8 +160,11 @@ impl Drop for Listener {
 }
 
 /// What the accepting task works with.
+#[derive(Clone)]
 struct Door {
     keeper: Arc<Keeper>,
+    guests: Arc<Guests>,
+    said: Arc<Said>,
     ready: mpsc::Sender<Link>,
     counters: Arc<Counters>,
 }
@@ -206,22 +212,26 @@ impl Door {
         stream: TcpStream,
         address: SocketAddr,
     ) -> impl Future<Output = u64> + Send + 'static {
-        let door =
-            Self { keeper: self.keeper.clone(), ready: self.ready.clone(), counters: self.counters.clone() };
+        let door = self.clone();
         async move {
             let Keeper { identity, options, .. } = &*door.keeper;
             let within = options.handshake_within;
             // A link waits for its turn within the same limit: its peer believes that it is being served.
             let outcome = timeout(within, async {
-                let (carrier, peer) = greet(&door.keeper, stream, address).await?;
+                let (mut carrier, peer, chain) = greet(&door.keeper, stream, address).await?;
+                let Some(coming) = door.guests.let_in(peer.node, options.max_links) else {
+                    let error = PeerError::TooManyLinks { node: peer.node, limit: options.max_links };
+                    turn_away(&mut carrier, &error.to_string()).await;
+                    return Err(error.into());
+                };
                 let Ok(place) = door.ready.reserve().await else { return Ok(()) };
-                let mut carrier = carrier;
                 welcome(&mut carrier).await?;
                 door.counters.accepted.fetch_add(1, Relaxed);
                 let PeerInfo { node, role, purpose, .. } = &peer;
                 tracing::debug!(%address, node = %node.short(), %role, ?purpose, "link accepted");
                 let link = Link::over(carrier, peer, &options.link);
-                identity.watch(link.weak());
+                identity.watch(link.weak(), chain);
+                coming.linked(link.weak());
                 place.send(link);
                 Ok(())
             });
@@ -240,8 +250,13 @@ impl Door {
             // A machine that was set up wrongly: a person will look for the reason on this side, too.
             AcceptError::Peer(_)
             | AcceptError::Handshake(
-                HandshakeError::OtherCluster | HandshakeError::Expired | HandshakeError::Refused { .. },
-            ) => tracing::info!(%address, %error, "connection refused"),
+                HandshakeError::OtherCluster
+                | HandshakeError::Expired
+                | HandshakeError::OldRoot
+                | HandshakeError::Refused { .. },
+            ) if self.said.is_new(address.ip(), error) => {
+                tracing::info!(%address, %error, "connection refused");
+            }
             _ => tracing::debug!(%address, %error, "connection refused"),
         }
     }
@@ -249,7 +264,6 @@ impl Door {
 
 /// By what a peer is judged.
 pub(super) struct Keeper {
-    pub(super) acceptor: TlsAcceptor,
     pub(super) identity: Identity,
     pub(super) options: ListenerOptions,
 }
@@ -259,15 +273,18 @@ pub(super) async fn greet(
     keeper: &Keeper,
     stream: TcpStream,
     address: SocketAddr,
-) -> Result<(TlsStream<socket::Socket>, PeerInfo), AcceptError> {
+) -> Result<(TlsStream<socket::Socket>, PeerInfo, Chain), AcceptError> {
     let stream = socket::prepare(stream).map_err(HandshakeError::from)?;
-    let Keeper { acceptor, identity, options } = keeper;
+    let Keeper { identity, options } = keeper;
+    let config = tls::server_config(identity);
+    let config = config.map_err(|error| HandshakeError::Failed { reason: error.to_string() })?;
+    let acceptor = TlsAcceptor::from(config);
     let mut carrier = acceptor.accept(stream).await.map_err(HandshakeError::from)?;
     let purpose = Purpose::agreed(carrier.get_ref().1.alpn_protocol())?;
     let peer = judge(carrier.get_ref().1.peer_certificates(), None, &options.admit, identity);
-    match peer.and_then(|peer| allow(peer, purpose, options.relayed)) {
-        Ok(Membership { node, role, .. }) => {
-            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }))
+    match peer.and_then(|(peer, chain)| Ok((allow(peer, purpose, options.relayed)?, chain))) {
+        Ok((Membership { node, role, .. }, chain)) => {
+            Ok((carrier, PeerInfo { node, role, purpose, address: address.to_string() }, chain))
         }
         Err(error) => {
             turn_away(&mut carrier, &error.to_string()).await;

@@ -4,6 +4,7 @@
 //! Does not know: what a link carries afterwards, or who is to be dialled.
 
 mod dial;
+mod guests;
 mod listen;
 mod socket;
 
@@ -31,6 +32,8 @@ pub struct ListenerOptions {
     pub admit: Admit,
     /// Handshakes under way at most; one more ends the oldest.
     pub max_pending: usize,
+    /// Links of one member at once at most.
+    pub max_links: usize,
     /// How long one handshake may take.
     pub handshake_within: Duration,
     /// Whether a neighbour may pass on what the front commands. Whoever may do that can command as well.
@@ -38,12 +41,14 @@ pub struct ListenerOptions {
 }
 
 impl Default for ListenerOptions {
-    /// Every member, 256 handshakes at once, 5 s each, no neighbour that passes commands on.
+    /// Every member, 256 handshakes at once, 5 s each, 16 links for each member (a line needs two, a front that looks on
+    /// one more, and links that have broken may not know it yet), no neighbour that passes commands on.
     fn default() -> Self {
         Self {
             link: LinkOptions::default(),
             admit: Admit::default(),
             max_pending: 256,
+            max_links: 16,
             handshake_within: Duration::from_secs(5),
             relayed: false,
         }
@@ -121,6 +126,14 @@ pub enum PeerError {
         "no neighbour may pass commands on to this stage: start it with --relayed if its front cannot reach it"
     )]
     NotRelayed,
+    /// A member that has as many links as one may have.
+    #[error("node {} has {limit} links to this machine already, which is as many as one member may have", node.short())]
+    TooManyLinks {
+        /// Whose.
+        node: NodeId,
+        /// How many.
+        limit: usize,
+    },
     /// A member that the cluster's root has let go.
     #[error("the cluster's root has let node {} go: enrol the machine anew, with a new key", node.short())]
     LetGo {
@@ -129,13 +142,16 @@ pub enum PeerError {
     },
 }
 
-/// Judges the peer of a finished handshake.
+/// What a peer has proven itself by: its membership, and what stands behind it.
+type Chain = Vec<CertificateDer<'static>>;
+
+/// Judges the peer of a finished handshake; gives what it has proven itself by, too.
 fn judge(
     certs: Option<&[CertificateDer<'_>]>,
     expect: Option<NodeId>,
     admit: &Admit,
     identity: &Identity,
-) -> Result<Membership, PeerError> {
+) -> Result<(Membership, Chain), PeerError> {
     // TLS asked for a certificate and checked it, so that there is one.
     let cert = certs.and_then(<[_]>::first).map_or(&[][..], |cert| cert.as_ref());
     let peer = Membership::parse(cert)?;
@@ -152,7 +168,8 @@ fn judge(
     if identity.has_let_go(peer.node) {
         return Err(PeerError::LetGo { node: peer.node });
     }
-    Ok(peer)
+    let chain = certs.unwrap_or_default().iter().map(|cert| cert.clone().into_owned());
+    Ok((peer, chain.collect()))
 }
 
 /// Tells the peer why there will be no link. Best effort: the peer may be gone.

@@ -12,7 +12,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsConnector;
 
 use super::{
     AcceptError, Admit, BindError, DialError, DialOptions, Listener, ListenerOptions, PeerError, dial,
@@ -22,6 +22,8 @@ use crate::{
     ClusterRoot, HandshakeError, Heartbeat, Identity, Link, LinkError, LinkOptions, PeerInfo, Purpose, Role,
     tls,
 };
+
+mod rotation;
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), what).await.expect("this takes milliseconds unless it hangs")
@@ -33,11 +35,7 @@ fn cluster() -> (Identity, Identity) {
 }
 
 fn keeper(identity: &Identity, admit: Admit) -> Keeper {
-    Keeper {
-        acceptor: TlsAcceptor::from(tls::server_config(identity).unwrap()),
-        identity: identity.clone(),
-        options: ListenerOptions { admit, ..ListenerOptions::default() },
-    }
+    Keeper { identity: identity.clone(), options: ListenerOptions { admit, ..ListenerOptions::default() } }
 }
 
 fn any_role() -> DialOptions {
@@ -60,7 +58,7 @@ async fn meet(
     let keeper = keeper(listening, admit.clone());
     let accepting = async {
         let (stream, from) = port.accept().await.unwrap();
-        let (mut carrier, peer) = greet(&keeper, stream, from).await?;
+        let (mut carrier, peer, _) = greet(&keeper, stream, from).await?;
         super::welcome(&mut carrier).await?;
         // The dialling side may still turn this one away.
         let mut rest = Vec::new();
@@ -129,7 +127,7 @@ async fn a_node_of_another_cluster_is_refused_by_the_one_that_is_dialled() {
 #[tokio::test]
 async fn a_client_without_a_membership_is_refused() {
     let (_, stage) = cluster();
-    let refused = raw_client(&stage, tls::nameless_client_config(stage.root())).await;
+    let refused = raw_client(&stage, tls::nameless_client_config(&stage)).await;
     assert_eq!(refused, Err(AcceptError::Handshake(HandshakeError::NoMembership)));
 }
 
@@ -162,7 +160,7 @@ async fn raw_client(stage: &Identity, config: rustls::ClientConfig) -> Result<Pe
     };
     let server = async {
         let (stream, from) = port.accept().await.unwrap();
-        greet(&keeper, stream, from).await.map(|(_, peer)| peer)
+        greet(&keeper, stream, from).await.map(|(_, peer, _)| peer)
     };
     soon(async { tokio::join!(server, client) }).await.0
 }
@@ -297,7 +295,7 @@ async fn every_connection_proves_itself_anew() {
         };
         let server = async {
             let (stream, from) = port.accept().await.unwrap();
-            let (mut carrier, _) = greet(&keeper, stream, from).await.unwrap();
+            let (mut carrier, ..) = greet(&keeper, stream, from).await.unwrap();
             super::welcome(&mut carrier).await.unwrap();
         };
         let ((), kind) = soon(async { tokio::join!(server, client) }).await;
@@ -373,6 +371,31 @@ async fn two_thousand_garbage_connections_leave_nothing_behind_and_members_get_i
     })
     .await;
     assert_eq!((listener.stats().refused, listener.stats().accepted), (2000, 1));
+}
+
+#[tokio::test]
+async fn a_member_has_so_many_links_and_another_one_its_own() {
+    let root = ClusterRoot::new().unwrap();
+    let [front, other] = [(); 2].map(|()| root.issue(Role::Front, None).unwrap());
+    let stage = root.issue(Role::Stage, None).unwrap();
+    let options = ListenerOptions { max_links: 2, ..ListenerOptions::default() };
+    let mut listener = Listener::bind("127.0.0.1:0", &stage, options).await.unwrap();
+    let address = listener.local_addr().to_string();
+    let mut links = Vec::new();
+    let dial_options = DialOptions::default();
+    for peer in [&front, &other, &front] {
+        let dialled = dial(&address, peer, None, &dial_options);
+        let (accepted, dialled) = soon(async { tokio::join!(listener.accept(), dialled) }).await;
+        links.push((accepted.unwrap(), dialled.unwrap()));
+    }
+    let refused = soon(dial(&address, &front, None, &dial_options)).await.unwrap_err();
+    let error = PeerError::TooManyLinks { node: front.node(), limit: 2 };
+    assert_eq!(refused, DialError::Refused { address: address.clone(), reason: error.to_string() });
+    // A link that is over makes room.
+    links.truncate(2);
+    let again = dial(&address, &front, None, &dial_options);
+    let (accepted, dialled) = soon(async { tokio::join!(listener.accept(), again) }).await;
+    drop((accepted.unwrap(), dialled.unwrap()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,23 +10,35 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject}
 
 use tokio::sync::watch;
 
-use super::{ClusterRoot, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, files};
+use super::{ClusterRoot, IdentityError, Membership, NodeKey, NoticeError, Role, Standing, files};
 use crate::{link::WeakLink, tls};
 
-/// A key, its membership, and what others are judged by: the root certificate, and the root's latest notice of those that
-/// it has let go. Cheap to clone; all clones hear of a notice at once.
+/// A key, and how it stands: its membership, and what others are judged by. Cheap to clone; all clones hear at once what
+/// the cluster's root says.
 #[derive(Clone, Debug)]
 pub struct Identity(Arc<Parts>);
 
 #[derive(Debug)]
 struct Parts {
     key: NodeKey,
-    membership: Membership,
-    cert: CertificateDer<'static>,
-    root: CertificateDer<'static>,
-    notice: watch::Sender<Option<Notice>>,
-    /// Links that were made with this identity, to be closed when the peer is let go.
-    links: Mutex<Vec<WeakLink>>,
+    standing: watch::Sender<Arc<Standing>>,
+    /// Links that were made with this identity, to be closed when the peer is a member no more.
+    links: Mutex<Vec<Watched>>,
+}
+
+/// A link, and what its peer has proven itself by.
+#[derive(Debug)]
+struct Watched {
+    link: WeakLink,
+    chain: Vec<CertificateDer<'static>>,
+}
+
+impl Watched {
+    fn end_unless(&self, standing: &Standing) {
+        if !standing.keeps(self.link.node(), &self.chain, UnixTime::now()) {
+            self.link.end();
+        }
+    }
 }
 
 impl Identity {
@@ -53,12 +65,11 @@ impl Identity {
         let [cert, root] = <[_; 2]>::try_from(certs).map_err(|certs| {
             IdentityError::malformed(WHAT, format!("it holds {} certificates", certs.len()))
         })?;
+        let checked = tls::verify(&cert, &root, &[], UnixTime::now());
         let identity = Self::assemble(key, cert, root)?;
-        tls::check_membership(&identity.0.cert, &identity.0.root, UnixTime::now()).map_err(|error| {
-            match tls::is_expired(&error) {
-                true => IdentityError::Expired { node: identity.node() },
-                false => IdentityError::NotSignedByRoot,
-            }
+        checked.map_err(|error| match tls::is_expired(&error) {
+            true => IdentityError::Expired { node: identity.node() },
+            false => IdentityError::NotSignedByRoot,
         })?;
         Ok(identity)
     }
@@ -67,8 +78,9 @@ impl Identity {
     /// a child through a pipe.
     #[must_use]
     pub fn to_pem(&self) -> String {
-        let parts = &self.0;
-        format!("{}{}{}", parts.key.to_pem(), files::cert_pem(&parts.cert), files::cert_pem(&parts.root))
+        let standing = self.standing();
+        let (cert, root) = (files::cert_pem(standing.cert()), files::cert_pem(standing.root()));
+        format!("{}{cert}{root}", self.0.key.to_pem())
     }
 
     /// Reads [`Self::to_pem`].
@@ -95,6 +107,14 @@ impl Identity {
         files::write_secret(path, &self.to_pem())
     }
 
+    /// Puts [`Self::to_pem`] in the place of the file that it was read from, wholly or not at all.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn replace(&self, path: &Path) -> Result<(), IdentityError> {
+        files::replace_secret(path, &self.to_pem())
+    }
+
     /// The node's public key.
     #[must_use]
     pub fn node(&self) -> NodeId {
@@ -103,54 +123,60 @@ impl Identity {
 
     /// What the root says of the node.
     #[must_use]
-    pub fn membership(&self) -> &Membership {
-        &self.0.membership
+    pub fn membership(&self) -> Membership {
+        self.standing().membership().clone()
+    }
+
+    /// How it stands now.
+    #[must_use]
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.0.standing.borrow())
+    }
+
+    /// How it stands, and word of every change.
+    #[must_use]
+    pub fn standings(&self) -> watch::Receiver<Arc<Standing>> {
+        self.0.standing.subscribe()
     }
 
     /// Takes in what the cluster's root says, whoever brought it: members that it has let go are refused from now on, and
-    /// their links end. Whether it was news.
+    /// their links end; a new root takes the old one's place. Whether it was news.
     ///
     /// # Errors
-    /// If the root did not say it.
-    pub fn heed(&self, notice: &[u8]) -> Result<bool, NoticeError> {
-        let root = tls::public_key(&self.0.root).ok_or(NoticeError::NotSigned)?;
-        let notice = Notice::read(notice, root)?;
-        let is_news = self.0.notice.send_if_modified(|latest| {
-            let is_news = latest.as_ref().is_none_or(|latest| latest.number() < notice.number());
-            if is_news {
-                *latest = Some(notice);
-            }
-            is_news
+    /// If the root did not say it, or has left this member out.
+    pub fn heed(&self, document: &[u8]) -> Result<bool, NoticeError> {
+        let mut heeded = Ok(None);
+        self.0.standing.send_if_modified(|standing| {
+            heeded = standing.heed(document).map(|changed| {
+                changed.map(|changed| {
+                    *standing = Arc::new(changed);
+                    Arc::clone(standing)
+                })
+            });
+            matches!(heeded, Ok(Some(_)))
         });
-        if is_news {
-            self.links().iter().filter(|link| self.has_let_go(link.node())).for_each(WeakLink::end);
-        }
-        Ok(is_news)
-    }
-
-    /// The root's latest notice, and word of every later one.
-    #[must_use]
-    pub fn notices(&self) -> watch::Receiver<Option<Notice>> {
-        self.0.notice.subscribe()
+        let Some(standing) = heeded? else { return Ok(false) };
+        self.links().iter().for_each(|watched| watched.end_unless(&standing));
+        Ok(true)
     }
 
     /// Whether the root has let this member go.
     #[must_use]
     pub fn has_let_go(&self, node: NodeId) -> bool {
-        self.0.notice.borrow().as_ref().is_some_and(|notice| notice.revoked().contains(&node))
+        self.0.standing.borrow().has_let_go(node)
     }
 
-    /// Remembers a link, to end it should its peer be let go: also if that happened while it was being made.
-    pub(crate) fn watch(&self, link: WeakLink) {
+    /// Remembers a link, to end it should its peer, which has proven itself by `chain`, be a member no more: also if that
+    /// happened while it was being made.
+    pub(crate) fn watch(&self, link: WeakLink, chain: Vec<CertificateDer<'static>>) {
         let mut links = self.links();
-        links.retain(WeakLink::is_alive);
-        if self.has_let_go(link.node()) {
-            link.end();
-        }
-        links.push(link);
+        links.retain(|watched| watched.link.is_alive());
+        let watched = Watched { link, chain };
+        watched.end_unless(&self.standing());
+        links.push(watched);
     }
 
-    fn links(&self) -> std::sync::MutexGuard<'_, Vec<WeakLink>> {
+    fn links(&self) -> std::sync::MutexGuard<'_, Vec<Watched>> {
         self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,37 +185,24 @@ impl Identity {
         cert: CertificateDer<'static>,
         root: CertificateDer<'static>,
     ) -> Result<Self, IdentityError> {
-        let membership = Membership::parse(&cert)?;
-        if membership.node != key.id() {
-            return Err(IdentityError::OtherKey { signed_for: membership.node, key: key.id() });
+        let standing = Standing::new(cert, root)?;
+        let signed_for = standing.membership().node;
+        if signed_for != key.id() {
+            return Err(IdentityError::OtherKey { signed_for, key: key.id() });
         }
-        let (notice, links) = (watch::Sender::new(None), Mutex::default());
-        Ok(Self(Arc::new(Parts { key, membership, cert, root, notice, links })))
+        let standing = watch::Sender::new(Arc::new(standing));
+        Ok(Self(Arc::new(Parts { key, standing, links: Mutex::default() })))
     }
 
     /// An impostor for tests: proves itself by one cluster's membership and trusts another's root.
     #[cfg(test)]
     pub(crate) fn trusting(&self, other: &Self) -> Self {
-        let parts = &self.0;
-        Self(Arc::new(Parts {
-            key: parts.key.clone(),
-            membership: parts.membership.clone(),
-            cert: parts.cert.clone(),
-            root: other.0.root.clone(),
-            notice: watch::Sender::new(None),
-            links: Mutex::default(),
-        }))
+        let (ours, theirs) = (self.standing(), other.standing());
+        let key = self.0.key.clone();
+        Self::assemble(key, ours.cert().clone(), theirs.root().clone()).expect("both are well-formed")
     }
 
     pub(crate) fn secret(&self) -> PrivateKeyDer<'static> {
         self.0.key.secret()
-    }
-
-    pub(crate) fn cert(&self) -> CertificateDer<'static> {
-        self.0.cert.clone()
-    }
-
-    pub(crate) fn root(&self) -> &CertificateDer<'static> {
-        &self.0.root
     }
 }

@@ -1,7 +1,7 @@
 //! The text form of certificates, and secrets on disk: readable by their owner only, and never overwritten.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     path::Path,
 };
@@ -27,6 +27,18 @@ pub(super) fn write_secret(path: &Path, text: &str) -> Result<(), IdentityError>
     };
     let mut file = options.open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Puts a secret in a file's place, wholly or not at all.
+pub(super) fn replace_secret(path: &Path, text: &str) -> Result<(), IdentityError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = Path::new(&temporary);
+    // Of a process that died with the same number.
+    drop(fs::remove_file(temporary));
+    write_secret(temporary, text)?;
+    fs::rename(temporary, path)
+        .map_err(|error| IdentityError::Write { path: path.to_owned(), reason: error.to_string() })
 }
 
 pub(super) fn read_secret(path: &Path) -> Result<String, IdentityError> {

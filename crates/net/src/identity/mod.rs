@@ -1,6 +1,7 @@
 //! Who a node is: its Ed25519 key, and the membership that a cluster's root key signed for it.
 //!
-//! Owns: making, storing and checking keys, requests, memberships and notices. A membership is an X.509 certificate, so that
+//! Owns: making, storing and checking keys, requests, memberships, notices and
+//! successions. A membership is an X.509 certificate, so that
 //! TLS checks it; this module only fills it in and reads it back.
 //! Does not know: connections, or which node belongs where in a line.
 
@@ -10,12 +11,16 @@ mod key;
 mod membership;
 mod notice;
 mod root;
+mod standing;
+mod succession;
 
 pub use bundle::Identity;
 pub use key::{NodeKey, enroll_request};
 pub use membership::{Membership, Role, Serial};
 pub use notice::{Notice, NoticeError};
 pub use root::ClusterRoot;
+pub use standing::Standing;
+pub use succession::Succession;
 
 use std::path::PathBuf;
 

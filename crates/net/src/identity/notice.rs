@@ -34,6 +34,9 @@ pub enum NoticeError {
     /// Another cluster's, or somebody's who has no root key.
     #[error("the notice was not signed by this cluster's root")]
     NotSigned,
+    /// A new root that has not taken this machine over.
+    #[error("the cluster has a new root, which has not signed this machine: invite it anew")]
+    LeftOut,
 }
 
 /// What the root says of members that it has let go.
@@ -100,7 +103,8 @@ impl Notice {
     }
 }
 
-fn verify(root: NodeId, message: &[u8], signature: &[u8]) -> Result<(), NoticeError> {
+/// Whether `root` has signed `message`.
+pub(super) fn verify(root: NodeId, message: &[u8], signature: &[u8]) -> Result<(), NoticeError> {
     let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
     let ed25519 = algorithms.mapping.iter().find(|(scheme, _)| *scheme == SignatureScheme::ED25519);
     let [algorithm, ..] = ed25519.map_or(&[][..], |(_, algorithms)| *algorithms) else {

@@ -9,11 +9,15 @@ use std::{
 use protocol::NodeId;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SanType,
+    SerialNumber, SignatureAlgorithm,
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 
-use super::{Identity, IdentityError, NodeKey, Notice, NoticeError, Role, files, key};
+use super::{
+    Identity, IdentityError, Membership, NodeKey, Notice, NoticeError, Role, Succession, files, key,
+};
+use crate::tls;
 
 /// 4 January 4093: later ends are cut to it, so that every end fits the certificate's date form.
 const LAST_END: Duration = Duration::from_secs(67_000_000_000);
@@ -32,11 +36,10 @@ impl ClusterRoot {
     /// If the system has no randomness.
     pub fn new() -> Result<Self, IdentityError> {
         let key = NodeKey::generate()?;
-        let mut params = blank_params(format!("Paceline cluster {}", key.id().short()))?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let cert =
-            params.self_signed(key.pair()).map_err(|e| IdentityError::crypto("sign the cluster root", e))?;
+        // It signs members, and the root that follows it, which signs members.
+        let cert = root_params(key.id(), 1)?
+            .self_signed(key.pair())
+            .map_err(|e| IdentityError::crypto("sign the cluster root", e))?;
         Ok(Self { key, cert: cert.der().clone() })
     }
 
@@ -118,6 +121,51 @@ impl ClusterRoot {
         Notice::read(bytes, self.id())
     }
 
+    /// Hands the cluster over to `next`, which signs these members anew, each for as long as it was one. Those who have
+    /// not heard may prove themselves by what this root has signed until `until`.
+    ///
+    /// # Errors
+    /// If there are more members than fit, some hundreds.
+    pub fn hand_over(
+        &self,
+        next: &Self,
+        until: SystemTime,
+        members: &[Membership],
+    ) -> Result<Succession, IdentityError> {
+        Succession::sign(self, next, until, members)
+    }
+
+    /// Whether this root has signed an answer of [`Self::enroll`].
+    #[must_use]
+    pub fn has_signed(&self, answer: &str) -> bool {
+        answer.ends_with(&files::cert_pem(&self.cert))
+    }
+
+    pub(super) const fn cert(&self) -> &CertificateDer<'static> {
+        &self.cert
+    }
+
+    pub(super) fn pair(&self) -> &KeyPair {
+        self.key.pair()
+    }
+
+    /// The certificate of another root, signed by this one.
+    pub(super) fn sign_root(&self, next: &Self) -> Result<CertificateDer<'static>, IdentityError> {
+        let signed = root_params(next.id(), 0)?.signed_by(next.pair(), &self.issuer()?);
+        Ok(signed.map_err(|e| IdentityError::crypto("sign the new root", e))?.der().clone())
+    }
+
+    /// A membership that another root has signed, signed by this one.
+    pub(super) fn renew(&self, member: &Membership) -> Result<CertificateDer<'static>, IdentityError> {
+        let cert = self.sign(&PublicKey(member.node), member.role, Some(member.expires))?;
+        Ok(cert.der().clone())
+    }
+
+    fn issuer(&self) -> Result<Issuer<'static, &KeyPair>, IdentityError> {
+        Issuer::from_ca_cert_der(&self.cert, self.key.pair())
+            .map_err(|e| IdentityError::crypto("use the cluster root", e))
+    }
+
     fn sign(
         &self,
         public: &impl PublicKeyData,
@@ -137,10 +185,43 @@ impl ClusterRoot {
             let since = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().min(LAST_END);
             params.not_after = (SystemTime::UNIX_EPOCH + since).into();
         }
-        let issuer = Issuer::from_ca_cert_der(&self.cert, self.key.pair())
-            .map_err(|e| IdentityError::crypto("use the cluster root", e))?;
-        params.signed_by(public, &issuer).map_err(|e| IdentityError::crypto("sign the membership", e))
+        params.signed_by(public, &self.issuer()?).map_err(|e| IdentityError::crypto("sign the membership", e))
     }
+}
+
+/// A root as others know it.
+#[derive(Clone, Debug)]
+pub(super) struct RootCert {
+    pub(super) key: NodeId,
+    pub(super) cert: CertificateDer<'static>,
+}
+
+impl RootCert {
+    /// None if there is no Ed25519 key in it.
+    pub(super) fn read(cert: CertificateDer<'static>) -> Option<Self> {
+        tls::public_key(&cert).map(|key| Self { key, cert })
+    }
+}
+
+/// A node's key without its secret, as it stands in a certificate.
+struct PublicKey(NodeId);
+
+impl PublicKeyData for PublicKey {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ED25519
+    }
+}
+
+/// A root's certificate, with so many roots below it.
+fn root_params(key: NodeId, n_below: u8) -> Result<CertificateParams, IdentityError> {
+    let mut params = blank_params(format!("Paceline cluster {}", key.short()))?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(n_below));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    Ok(params)
 }
 
 /// A certificate's common part. The start lies in 1975, so that a clock that runs slow shuts nobody out.

@@ -79,7 +79,7 @@ fn files_come_back_as_they_were_and_only_the_owner_may_read_them() {
     // What the reloaded root signs belongs to the same cluster.
     let answer = again.enroll(&enroll_request(&key).unwrap(), Role::Stage, None).unwrap();
     let member = Identity::from_enrolment(key, &answer).unwrap();
-    assert_eq!(member.root(), identity.root());
+    assert_eq!(member.standing().root(), identity.standing().root());
 }
 
 #[test]

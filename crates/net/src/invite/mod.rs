@@ -299,7 +299,7 @@ async fn answer(mut carrier: TlsStream<TcpStream>, signed: &Result<String, Refus
 pub async fn join(ticket: &Ticket, key: NodeKey) -> Result<Identity, JoinError> {
     let answer = ask_in_time(ticket, &enroll_request(&key)?).await?;
     let identity = Identity::from_enrolment(key, &answer)?;
-    if tls::public_key(identity.root()) != Some(ticket.root) {
+    if tls::public_key(identity.standing().root()) != Some(ticket.root) {
         return Err(IdentityError::NotSignedByRoot.into());
     }
     Ok(identity)

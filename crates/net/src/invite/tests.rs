@@ -31,7 +31,7 @@ async fn a_ticket_makes_one_machine_a_member_and_is_worth_nothing_then() {
     let text = ticket.to_string();
     let identity = join(&text.parse().unwrap(), key).await.unwrap();
     assert_eq!((identity.node(), identity.membership().role), (node, Role::Stage));
-    assert_eq!(tls::public_key(identity.root()), Some(root));
+    assert_eq!(tls::public_key(identity.standing().root()), Some(root));
     let joined = waiting.await.unwrap().unwrap();
     assert_eq!(crate::Membership::from_answer(&joined.membership).unwrap().node, node);
     let again = join(&ticket, NodeKey::generate().unwrap()).await;

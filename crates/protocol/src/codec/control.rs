@@ -80,13 +80,13 @@ pub(super) fn get_to_stage(r: &mut Reader<'_>) -> Result<ToStage, DecodeError> {
 }
 
 pub(super) fn put_notice(w: &mut Writer<'_>, v: &[u8]) {
-    w.u16(v.len() as u16);
+    w.u32(v.len() as u32);
     w.bytes(v);
 }
 
 pub(super) fn get_notice(r: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
-    let len = r.u16_in("notice", 0, limits::MAX_NOTICE_BYTES as u16)?;
-    Ok(Bytes::copy_from_slice(r.take("notice", len.into())?))
+    let len = r.u32_in("notice", 0, limits::MAX_NOTICE_BYTES as u32)?;
+    Ok(Bytes::copy_from_slice(r.take("notice", len as usize)?))
 }
 
 fn get_sequences(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
@@ -243,6 +243,7 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             w.u8(8);
             put_notice(w, notice);
         }
+        Report::Leaving => w.u8(9),
         Report::Stored(stored) => {
             w.u8(6);
             w.u64(stored.prefix.0);
@@ -305,6 +306,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
         6 => Report::Stored(Stored { prefix: r.seq("stored.prefix")?, kept: r.flag("stored.kept")? }),
         7 => Report::Prompt(Box::new(get_part(r)?)),
         8 => Report::Notice(get_notice(r)?),
+        9 => Report::Leaving,
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

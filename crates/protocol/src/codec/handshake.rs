@@ -131,6 +131,8 @@ fn put_reason(w: &mut Writer<'_>, v: &RefuseReason) {
         RefuseReason::OtherPurpose => w.u8(5),
         RefuseReason::LetGo => w.u8(6),
         RefuseReason::NotHeeded => w.u8(7),
+        RefuseReason::LeftOut => w.u8(8),
+        RefuseReason::Ending => w.u8(9),
         RefuseReason::NotAssigned { generation } => {
             w.u8(2);
             w.u64(generation.0);
@@ -152,6 +154,8 @@ fn get_reason(r: &mut Reader<'_>) -> Result<RefuseReason, DecodeError> {
         5 => RefuseReason::OtherPurpose,
         6 => RefuseReason::LetGo,
         7 => RefuseReason::NotHeeded,
+        8 => RefuseReason::LeftOut,
+        9 => RefuseReason::Ending,
         2 => RefuseReason::NotAssigned { generation: r.generation("refuse.generation")? },
         3 => RefuseReason::WrongPeer,
         4 => RefuseReason::Mismatch {

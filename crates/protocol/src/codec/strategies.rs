@@ -394,6 +394,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
         (seq(), any::<bool>()).prop_map(|(prefix, kept)| Report::Stored(Stored { prefix, kept })),
         prompt_part().prop_map(|part| Report::Prompt(Box::new(part))),
         notice().prop_map(Report::Notice),
+        Just(Report::Leaving),
     ];
     (peer(), generation(), report).prop_map(|(from, generation, report)| ToFront { from, generation, report })
 }
@@ -428,6 +429,8 @@ pub(super) fn reply() -> impl Strategy<Value = HelloReply> {
         Just(RefuseReason::OtherPurpose),
         Just(RefuseReason::LetGo),
         Just(RefuseReason::NotHeeded),
+        Just(RefuseReason::LeftOut),
+        Just(RefuseReason::Ending),
         generation().prop_map(|generation| RefuseReason::NotAssigned { generation }),
         Just(RefuseReason::WrongPeer),
         (text(), text(), text()).prop_map(|(field, ours, theirs)| RefuseReason::Mismatch {

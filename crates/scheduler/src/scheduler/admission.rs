@@ -47,14 +47,14 @@ impl Scheduler {
     }
 
     pub(super) fn has_free_slot(&self) -> bool {
-        self.line_is_up && self.sequences.len() < usize::from(self.config.n_slots)
+        self.line_is_up && !self.is_held && self.sequences.len() < usize::from(self.config.n_slots)
     }
 
     /// Has running requests make room for waiting ones that are more urgent: one for each, beyond those whose slots are
     /// about to be free. The least urgent goes, of those the one that came last; never one that has made room before, so
     /// that nobody begins again and again.
     pub(super) fn preempt(&mut self, now: Duration) {
-        if !self.line_is_up {
+        if !self.line_is_up || self.is_held {
             return;
         }
         loop {

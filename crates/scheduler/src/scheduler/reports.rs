@@ -40,12 +40,13 @@ impl Scheduler {
             Report::Closed(_)
             | Report::State(_)
             | Report::Counters(_)
+            | Report::Leaving
             | Report::Notice(_)
             | Report::Stored(_)
             | Report::Fault(_) => {}
         }
         match report {
-            Report::State(_) | Report::Counters(_) | Report::Notice(_) => Ok(()),
+            Report::State(_) | Report::Counters(_) | Report::Notice(_) | Report::Leaving => Ok(()),
             Report::Verdict(verdict) => {
                 self.awaited += verdict.company.awaited();
                 let result = self.handle_verdict(*verdict, now);

@@ -52,6 +52,25 @@ fn on_the_next_line_a_request_goes_on_from_its_last_token() {
 }
 
 #[test]
+fn on_a_line_that_comes_to_rest_what_runs_is_finished_and_what_is_new_waits() {
+    let mut front = talking(request(3, Some(3)));
+    assert!(front.scheduler.hold(true, front.now) && !front.scheduler.hold(true, front.now));
+    front.submit(Request { priority: -1, ..request(2, Some(4)) }).expect("the queue has room");
+    assert!(front.scheduler.probe(Token(0), front.now).is_err());
+    assert!(front.outputs().is_empty(), "not even who is urgent");
+    front.verdict(0, 2, 4, 52, Some(End::Limit)).expect("what was sent");
+    assert_eq!(front.outputs()[0], "r0 tokens [52]");
+    front.closed(0).expect("what was sent");
+    assert!(front.outputs().is_empty() && front.scheduler.sequences().next().is_none());
+    // Nobody was interrupted when the line is lost, and on the next one all goes on.
+    front.scheduler.line_lost("stage 1 has left", front.now);
+    assert!(front.scheduler.hold(false, front.now));
+    front.scheduler.line_up(front.now);
+    assert!(front.outputs().iter().any(|line| line.starts_with("s1 open")));
+    assert_eq!(front.scheduler.stats().resumed, 0);
+}
+
+#[test]
 fn nobody_waits_for_a_line_longer_than_was_said() {
     let mut front = talking(request(3, None));
     front.scheduler.line_lost("stage 2 is gone", front.now);

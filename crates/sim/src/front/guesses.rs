@@ -252,7 +252,11 @@ impl Front for Guesses {
 
     fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
         match report {
-            Report::State(_) | Report::Counters(_) | Report::Notice(_) | Report::Stored(_) => Ok(()),
+            Report::State(_)
+            | Report::Counters(_)
+            | Report::Notice(_)
+            | Report::Leaving
+            | Report::Stored(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
             Report::Progress(progress) => {
                 let Some(running) = self.running.get_mut(&progress.seq) else {

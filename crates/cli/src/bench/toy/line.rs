@@ -134,6 +134,7 @@ impl OwnRuntime {
     fn node(&self, identity: &Identity, plan: &ToyPlan, common: &Common) -> Node {
         let _on_it = self.get().enter();
         Node::start(NodeConfig {
+            most_prefix_bytes: None,
             store: None,
             identity: identity.clone(),
             source: Arc::new(ToySource(common.clone())),

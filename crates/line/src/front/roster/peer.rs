@@ -27,6 +27,20 @@ pub struct Peer {
     pub holds: Option<LayerRange>,
     /// Whether it answers and yet gets nowhere. Only another process could compute in its place.
     pub stalled: bool,
+    /// Whether its process was told to end.
+    pub leaving: Leaving,
+}
+
+/// Whether a machine's process was told to end, and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leaving {
+    /// It stays.
+    #[default]
+    No,
+    /// It goes on until nobody needs it.
+    Asked,
+    /// It was let go, and will be away.
+    LetGo,
 }
 
 /// How far a machine has come.
@@ -74,6 +88,7 @@ impl Peer {
             gone: false,
             holds: None,
             stalled: false,
+            leaving: Leaving::No,
         }
     }
 
@@ -83,6 +98,11 @@ impl Peer {
 
     pub(super) const fn is_assigned(&self) -> bool {
         matches!(self.state, PeerState::Assigned(_))
+    }
+
+    /// Whether it should not be counted on any more.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving != Leaving::No
     }
 
     /// Whether it is linked and waits for work.
@@ -95,13 +115,14 @@ impl Peer {
     }
 
     pub(super) fn leave(&mut self, reason: impl Into<String>, now: Duration) {
-        self.stalled = false;
+        (self.stalled, self.leaving) = (false, Leaving::No);
         self.enter(PeerState::Away { reason: reason.into() }, now);
     }
 
     /// Whether it stands by with the layers of `seat` in memory.
     pub(super) fn is_warm_for(&self, seat: StageIndex) -> bool {
-        matches!(&self.state, PeerState::Spare { seat: held, state: StageState::Standby { .. } } if *held == seat)
+        !self.is_leaving()
+            && matches!(&self.state, PeerState::Spare { seat: held, state: StageState::Standby { .. } } if *held == seat)
     }
 
     /// What it says of its layers tells what it holds.

@@ -70,10 +70,10 @@ impl Roster {
     }
 
     /// Whether a spare is there and may have this seat, if it had its layers.
-    fn could_sit(&self, spare: PeerIndex, seat: StageIndex) -> bool {
+    pub(super) fn could_sit(&self, spare: PeerIndex, seat: StageIndex) -> bool {
         let peer = self.peer(spare);
         let wanted = self.fixed[usize::from(spare.0)].is_none_or(|fixed| fixed == seat);
-        wanted && !peer.is_away() && peer.failed.is_none() && !peer.stalled
+        wanted && !peer.is_away() && peer.failed.is_none() && !peer.stalled && !peer.is_leaving()
     }
 
     /// Lets spares take the seats that cannot be filled otherwise.
@@ -102,6 +102,10 @@ impl Roster {
         if occupant.stalled {
             let spare = warm.or_else(|| self.best_cold(seat));
             return spare.map(|spare| (occupant.since, spare));
+        }
+        if occupant.is_leaving() {
+            // It computes until somebody else holds its layers.
+            return warm.map(|warm| (occupant.since, warm));
         }
         if !occupant.is_away() {
             // Who is there keeps the seat, unless the line waits for it and need not.
@@ -163,14 +167,20 @@ impl Roster {
 
     fn is_to_be_asked(&self, spare: PeerIndex, now: Duration) -> bool {
         let peer = self.peer(spare);
+        if peer.is_leaving() {
+            return false;
+        }
         let may_ask = peer.failed.is_none() || peer.since + ASK_AGAIN <= now;
         match &peer.state {
             PeerState::Linked | PeerState::Spare { state: StageState::Failed { .. }, .. } => may_ask,
-            // One that doubles another is of more use elsewhere.
+            // One that doubles another is of more use elsewhere, and any where a stage is about to go.
             PeerState::Spare { seat, .. } => {
-                self.fixed[usize::from(spare.0)].is_none()
-                    && self.n_covering(*seat, spare) > 0
-                    && self.best_seat(spare).is_some_and(|best| self.n_covering(best, spare) == 0)
+                let is_better = |best| {
+                    let doubles = self.n_covering(*seat, spare) > 0;
+                    let is_urgent = self.is_about_to_go(best) && !self.is_about_to_go(*seat);
+                    self.n_covering(best, spare) == 0 && (doubles || is_urgent)
+                };
+                self.fixed[usize::from(spare.0)].is_none() && self.best_seat(spare).is_some_and(is_better)
             }
             PeerState::Away { .. } | PeerState::Assigned(_) => false,
         }
@@ -185,7 +195,7 @@ impl Roster {
             .min()
     }
 
-    /// The seat whose loss would cost most: nobody else stands by for it, then what is there already, then most layers.
+    /// The seat whose loss would cost most: nobody else stands by for it, then whose stage is about to go, then what is there already, then most layers.
     fn best_seat(&self, spare: PeerIndex) -> Option<StageIndex> {
         if let Some(fixed) = self.fixed[usize::from(spare.0)] {
             return Some(fixed);
@@ -194,7 +204,8 @@ impl Roster {
         self.all_seats().filter(|&seat| !self.is_own(seat)).min_by_key(|&seat| {
             let range = self.plan.range(seat);
             let n_layers = range.end - range.start;
-            (self.n_covering(seat, spare), holds != Some(range), Reverse(n_layers), seat)
+            let stays = !self.is_about_to_go(seat);
+            (self.n_covering(seat, spare), stays, holds != Some(range), Reverse(n_layers), seat)
         })
     }
 
@@ -204,7 +215,7 @@ impl Roster {
             let peer = self.peer(*spare);
             let is_fixed = self.fixed[usize::from(spare.0)] == Some(seat) && !peer.gone;
             let is_told = matches!(&peer.state, PeerState::Spare { seat: own, .. } if *own == seat);
-            peer.failed.is_none() && (is_fixed || is_told)
+            peer.failed.is_none() && !peer.is_leaving() && (is_fixed || is_told)
         };
         self.spares().filter(|&spare| spare != but).filter(covers).count()
     }
@@ -218,7 +229,7 @@ impl Roster {
         self.actions.push_back(Action::Send(ToStage { to: spare, generation, command }));
     }
 
-    fn all_seats(&self) -> impl Iterator<Item = StageIndex> + use<> {
+    pub(super) fn all_seats(&self) -> impl Iterator<Item = StageIndex> + use<> {
         (0..self.seated.len() as u16).map(StageIndex)
     }
 }

@@ -60,7 +60,7 @@ impl World {
     fn happens(&mut self) {
         let at = self.random(self.stages.len() as u64) as usize;
         let peer = PeerIndex(at as u16);
-        match self.random(7) {
+        match self.random(8) {
             0 | 1 => self.link(at),
             2 => {
                 // It dies; its address and its key may be others afterwards, heard of in any order.
@@ -86,6 +86,7 @@ impl World {
                 }
             }
             5 => self.fails(at),
+            6 if self.stages[at].linked => self.line.handle_leaving(peer, self.now),
             _ => self.work(),
         }
         let pause = self.random(8000);
@@ -120,6 +121,11 @@ impl World {
                 Action::Send(ToStage { to, generation, command }) => {
                     let stage = &mut self.stages[usize::from(to.0)];
                     if !stage.linked {
+                        continue;
+                    }
+                    if command == Command::Release {
+                        (stage.linked, stage.assigned, stage.prepared) = (false, None, None);
+                        self.line.handle_lost(to, "released".into(), self.now);
                         continue;
                     }
                     (stage.assigned, stage.prepared) = match command {
@@ -166,9 +172,16 @@ impl World {
                 self.hear();
             }
         }
-        if let Some((generation, first)) = self.dialled.take() {
+        // One of a generation that was given up meanwhile is none.
+        if let Some((generation, first)) =
+            self.dialled.take().filter(|dialled| dialled.0 == self.line.generation())
+        {
             assert_eq!(first, self.line.seated(StageIndex(0)));
             self.line.handle_work_link(generation, self.now);
+        }
+        if self.line.is_draining() {
+            self.line.handle_drained();
+            self.hear();
         }
         if let Some(deadline) = self.line.next_deadline() {
             self.now = self.now.max(deadline);
