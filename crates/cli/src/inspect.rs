@@ -40,6 +40,9 @@ fn model(out: &mut impl Write, model: &Model) -> anyhow::Result<()> {
         }
     };
     writeln!(out, "layers:         {}", source.n_layers())?;
+    if !source.nextn().is_empty() {
+        writeln!(out, "drafts itself:  {} NextN blocks", source.nextn().len())?;
+    }
     writeln!(out, "vocabulary:     {} tokens", source.n_vocab())?;
     let illegal: Vec<String> = (1..source.n_layers())
         .filter(|&at| source.check_boundary(at).is_err())
@@ -75,6 +78,10 @@ fn slice(out: &mut impl Write, model: &Model, info: &SliceInfo) -> io::Result<()
         info.n_layers
     )?;
     writeln!(out, "of model:       {}", info.model_id)?;
+    if let Some(nextn) = info.nextn {
+        let place = if nextn.is_apart { "in the file beside it" } else { "behind its layers" };
+        writeln!(out, "drafts itself:  {} NextN blocks {place}", nextn.n_blocks)?;
+    }
     if info.tolerance > 0.0 {
         writeln!(out, "tolerance:      logits may differ by up to {}", info.tolerance)?;
     }

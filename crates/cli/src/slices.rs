@@ -203,13 +203,12 @@ fn cached(folder: &Path, identity: Identity, range: &Range<u32>) -> Option<Found
         return None;
     }
     let record = manifest.slice(range)?;
-    let files = [Some(&record.slice), record.embeddings.as_ref(), Some(&manifest.vocab)];
     let whole = |file: &gguf::FileRecord| {
         fs::metadata(folder.join(&file.file)).is_ok_and(|meta| meta.len() == file.bytes)
     };
-    files
-        .into_iter()
-        .flatten()
+    record
+        .files()
+        .chain([&manifest.vocab])
         .all(whole)
         .then(|| Found { slice: folder.join(&record.slice.file), vocab: folder.join(&manifest.vocab.file) })
 }

@@ -22,6 +22,36 @@ pub struct Architecture {
     /// Largest logit difference to the unsplit model on the toy models in default settings; 0 where slices are
     /// bit-equal. Elsewhere a stage boundary costs one rounding, which half-precision keys and values amplify.
     pub tolerance: f32,
+    /// What becomes of blocks that draft.
+    pub nextn: NextN,
+}
+
+/// What becomes of a model's own blocks that draft (NextN) when it is cut. They are no layers: no token passes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextN {
+    /// They are left out: llama.cpp has no graph for them, or nobody measured it.
+    LeftOut,
+    /// They stand behind the layers of the tail's slice.
+    InTail {
+        /// Blocks at most, because llama.cpp aborts at more; a model with more loses them.
+        most: u32,
+    },
+    /// They have a file of their own beside the tail's slice, because its rewrites would break them.
+    Apart {
+        /// Blocks at most, because llama.cpp aborts at more; a model with more loses them.
+        most: u32,
+    },
+}
+
+impl NextN {
+    /// Blocks at most.
+    #[must_use]
+    pub const fn most(self) -> u32 {
+        match self {
+            Self::LeftOut => 0,
+            Self::InTail { most } | Self::Apart { most } => most,
+        }
+    }
 }
 
 /// A factor on rows, from the model's width.
@@ -58,6 +88,9 @@ pub enum Rule {
         /// Whether the model has no window at all unless `attention.sliding_window` is there and not 0.
         only_if_set: bool,
     },
+    /// Some layers are recurrent and some have attention. llama.cpp aborts at the first call without a layer of each kind,
+    /// so a slice of one kind gets a pass-through layer of the other.
+    BothKinds(RecurrentLayers),
     /// `embedding_scale` multiplies every input, so later stages get 1.
     EmbeddingScaleOnce,
     /// Without a key the residual scale is `numerator / sqrt(layers in the file)`, so the whole model's is written.
@@ -101,6 +134,16 @@ pub enum Rule {
         key: &'static str,
         /// Why.
         reason: &'static str,
+    },
+}
+
+/// Where it is written which layers are recurrent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurrentLayers {
+    /// In `attention.recurrent_layers`, or else all but one in `full_attention_interval`; a slice gets the former.
+    Interval {
+        /// The interval where no key says it.
+        default: u32,
     },
 }
 

@@ -31,8 +31,8 @@ pub use metadata::Metadata;
 pub use model::{Model, OpenError, Tensor};
 pub use plan::{Plan, PlannedStage};
 pub use slice::{
-    SLICE_VERSION, SliceError, SliceInfo, WriteError, Written, WrittenSlice, embeddings_path, write_shallow,
-    write_slice, write_vocab,
+    SLICE_VERSION, SliceError, SliceInfo, SliceNextN, WriteError, Written, WrittenSlice, embeddings_path,
+    nextn_path, write_shallow, write_slice, write_vocab,
 };
 pub use source::{CutError, MAX_LAYERS, Source};
 pub use tensor_type::TensorType;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::slice::{SLICE_VERSION, embeddings_path, write_slice, write_vocab};
+use crate::slice::{SLICE_VERSION, embeddings_path, nextn_path, write_slice, write_vocab};
 use crate::write::{CHUNK_BYTES, Progress, TempFile};
 use crate::{FileDigest, Identity, Plan, Source, WriteError, Written};
 
@@ -51,6 +51,16 @@ pub struct SliceRecord {
     /// The embedding rows, beside the slice of a first stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<FileRecord>,
+    /// The blocks that draft, beside the slice of a tail that needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nextn: Option<FileRecord>,
+}
+
+impl SliceRecord {
+    /// All its files.
+    pub fn files(&self) -> impl Iterator<Item = &FileRecord> {
+        [Some(&self.slice), self.embeddings.as_ref(), self.nextn.as_ref()].into_iter().flatten()
+    }
 }
 
 /// A file of the folder.
@@ -136,8 +146,7 @@ impl Manifest {
 
     /// All files that it lists.
     pub fn files(&self) -> impl Iterator<Item = &FileRecord> {
-        let slices = self.slices.iter().flat_map(|record| [Some(&record.slice), record.embeddings.as_ref()]);
-        std::iter::once(&self.vocab).chain(slices.flatten())
+        std::iter::once(&self.vocab).chain(self.slices.iter().flat_map(SliceRecord::files))
     }
 
     /// The slice of these layers.
@@ -264,12 +273,13 @@ impl<'s, 'm> SliceFolder<'s, 'm> {
             return Ok(path);
         }
         let written = write_slice(self.source, self.model_id, range.clone(), &path, progress)?;
-        let embeddings = written.embeddings.map(|written| {
-            let path = embeddings_path(&path);
+        let beside = |path: PathBuf, written| {
             FileRecord::new(path.file_name().expect("it has the slice's name").to_string_lossy(), written)
-        });
+        };
+        let embeddings = written.embeddings.map(|written| beside(embeddings_path(&path), written));
+        let nextn = written.nextn.map(|written| beside(nextn_path(&path), written));
         let slice = FileRecord::new(name, written.slice);
-        let record = SliceRecord { start: range.start, end: range.end, slice, embeddings };
+        let record = SliceRecord { start: range.start, end: range.end, slice, embeddings, nextn };
         let _listing = self.lock(LOCK_FILE)?;
         let mut manifest = self.current_manifest()?;
         manifest.slices.retain(|other| (other.start, other.end) != (range.start, range.end));
@@ -303,10 +313,8 @@ impl<'s, 'm> SliceFolder<'s, 'm> {
     fn has(&self, range: &Range<u32>) -> Result<bool, FolderError> {
         let _listing = self.lock(LOCK_FILE)?;
         let manifest = self.current_manifest()?;
-        Ok(manifest.slice(range).is_some_and(|record| {
-            record.slice.is_in(&self.folder)
-                && record.embeddings.as_ref().is_none_or(|file| file.is_in(&self.folder))
-        }))
+        let is_whole = |record: &SliceRecord| record.files().all(|file| file.is_in(&self.folder));
+        Ok(manifest.slice(range).is_some_and(is_whole))
     }
 
     /// Waits for a lock that ends with the returned file.
@@ -342,6 +350,5 @@ pub fn verify_slice(
         start: range.start,
         end: range.end,
     })?;
-    record.slice.verify(folder, progress)?;
-    record.embeddings.as_ref().map_or(Ok(()), |file| file.verify(folder, progress))
+    record.files().try_for_each(|file| file.verify(folder, progress))
 }

@@ -1,6 +1,7 @@
 //! Writing a range of layers as a model of its own that stock llama.cpp loads, and reading back what it is.
 //!
-//! Owns the slice file, the embedding file beside the first one, and the vocabulary file. What a slice must hold is
+//! Owns the slice file, the embedding file beside the first one, the file of drafting blocks beside the tail's where
+//! they need one, and the vocabulary file. What a slice must hold is
 //! decided in `layout.rs`.
 
 use std::io;
@@ -13,7 +14,7 @@ use crate::write::{NewTensor, Output, Progress, chunks, write_file};
 use crate::{FileDigest, Identity, Metadata, Model, Tensor, TensorType, Value};
 
 /// Raised when a slice's content changes for the same model and range, so that old ones are written again.
-pub const SLICE_VERSION: u32 = 1;
+pub const SLICE_VERSION: u32 = 2;
 
 const QUERY_NORM: &str = "attn_q_norm.weight";
 
@@ -49,6 +50,8 @@ pub struct WrittenSlice {
     pub slice: Written,
     /// The embedding rows beside it, at [`embeddings_path`]: only for the first stage, unless it is also the tail.
     pub embeddings: Option<Written>,
+    /// The blocks that draft, at [`nextn_path`]: only beside the tail, of an architecture that needs it.
+    pub nextn: Option<Written>,
 }
 
 /// Where the embedding rows of the first slice are: `x.gguf` has them in `x.embd.gguf`.
@@ -57,8 +60,16 @@ pub fn embeddings_path(slice: &Path) -> PathBuf {
     slice.with_extension("embd.gguf")
 }
 
-/// Writes layers `range` of a model to `path`, atomically, and, for the first stage of several, the embedding rows to
-/// [`embeddings_path`]. Both depend only on the model, the range and [`SLICE_VERSION`].
+/// Where the blocks that draft (NextN) are if they are not in the tail's slice: `x.gguf` has them in `x.mtp.gguf`, a
+/// model without layers that has the embeddings and the head.
+#[must_use]
+pub fn nextn_path(slice: &Path) -> PathBuf {
+    slice.with_extension("mtp.gguf")
+}
+
+/// Writes layers `range` of a model to `path`, atomically; for the first stage of several, the embedding rows to
+/// [`embeddings_path`]; for the tail of some architectures, the blocks that draft to [`nextn_path`]. All depend only on
+/// the model, the range and [`SLICE_VERSION`].
 ///
 /// # Errors
 /// If the range cannot be a stage, the model cannot be read, or the files cannot be written.
@@ -70,28 +81,37 @@ pub fn write_slice(
     progress: Progress<'_>,
 ) -> Result<WrittenSlice, WriteError> {
     let layout = Layout::new(source, range)?;
-    let pieces = pieces(source, &layout)?;
     let model = source.model();
+    let file = FilePlan::new(source, &layout, slice_metadata(source, &layout, model_id))?;
+    let nextn = match Layout::nextn(source).filter(|_| layout.is_tail) {
+        Some(layout) => Some(FilePlan::new(source, &layout, nextn_metadata(source, &layout, model_id))?),
+        None => None,
+    };
     let embd = model.tensor(TOKEN_EMBD).filter(|_| layout.is_first && !layout.is_tail);
-    let slice_bytes: u64 = pieces.iter().map(|piece| piece.new.bytes).sum();
-    let total = slice_bytes + embd.map_or(0, |embd| embd.bytes);
+    let total = file.bytes() + nextn.as_ref().map_or(0, FilePlan::bytes) + embd.map_or(0, |embd| embd.bytes);
+    let mut before = 0;
     let embeddings = match embd {
         Some(embd) => {
             let new = [NewTensor::like(embd)];
             let metadata = embeddings_metadata(model_id);
             let fill = |_, out: &mut Output<'_>| copy(model, embd, out);
-            Some(write_to(&embeddings_path(path), &metadata, &new, fill, &mut |done, _| {
-                progress(done, total)
-            })?)
+            let mut progress = |done, _| progress(before + done, total);
+            Some(write_to(&embeddings_path(path), &metadata, &new, fill, &mut progress)?)
         }
         None => None,
     };
-    let before = total - slice_bytes;
-    let new: Vec<_> = pieces.iter().map(|piece| piece.new.clone()).collect();
-    let metadata = slice_metadata(source, &layout, model_id);
-    let fill = |at: usize, out: &mut Output<'_>| pieces[at].fill(model, out);
-    let slice = write_to(path, &metadata, &new, fill, &mut |done, _| progress(before + done, total))?;
-    Ok(WrittenSlice { slice, embeddings })
+    before += embd.map_or(0, |embd| embd.bytes);
+    let nextn = match nextn {
+        Some(file) => {
+            let written =
+                file.write(model, &nextn_path(path), &mut |done, _| progress(before + done, total))?;
+            before += file.bytes();
+            Some(written)
+        }
+        None => None,
+    };
+    let slice = file.write(model, path, &mut |done, _| progress(before + done, total))?;
+    Ok(WrittenSlice { slice, embeddings, nextn })
 }
 
 /// Writes the first layers of a model with its head to `path`, atomically: an ordinary model with the same vocabulary,
@@ -106,10 +126,7 @@ pub fn write_shallow(
     progress: Progress<'_>,
 ) -> Result<Written, WriteError> {
     let layout = Layout::shallow(source, n_layers)?;
-    let pieces = pieces(source, &layout)?;
-    let new: Vec<_> = pieces.iter().map(|piece| piece.new.clone()).collect();
-    let fill = |at: usize, out: &mut Output<'_>| pieces[at].fill(source.model(), out);
-    write_to(path, &layout.metadata(source), &new, fill, progress)
+    FilePlan::new(source, &layout, layout.metadata(source))?.write(source.model(), path, progress)
 }
 
 /// Writes a model's metadata without tensors: enough for llama.cpp to tokenise (`vocab_only`) and for templates.
@@ -143,6 +160,29 @@ fn write_to(
 const LOOKED_BACK_AT: u64 = 512;
 
 const ATTENTION_OUTPUT: &str = "attn_output.weight";
+
+/// A file of a model's layers that is about to be written.
+struct FilePlan<'m> {
+    metadata: Metadata,
+    pieces: Vec<Piece<'m>>,
+}
+
+impl<'m> FilePlan<'m> {
+    fn new(source: &Source<'m>, layout: &Layout, metadata: Metadata) -> Result<Self, CutError> {
+        Ok(Self { metadata, pieces: pieces(source, layout)? })
+    }
+
+    /// Bytes of its tensors.
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.new.bytes).sum()
+    }
+
+    fn write(&self, model: &Model, path: &Path, progress: Progress<'_>) -> Result<Written, WriteError> {
+        let new: Vec<_> = self.pieces.iter().map(|piece| piece.new.clone()).collect();
+        let fill = |at: usize, out: &mut Output<'_>| self.pieces[at].fill(model, out);
+        write_to(path, &self.metadata, &new, fill, progress)
+    }
+}
 
 /// What a stage computes with for a token.
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,10 +231,10 @@ fn pieces<'m>(source: &Source<'m>, layout: &Layout) -> Result<Vec<Piece<'m>>, Cu
     let tensors = source.model().tensors();
     let mut pieces: Vec<_> =
         source.globals().iter().map(|&at| global_piece(source, layout, &tensors[at])).collect();
-    for (number, kept) in layout.kept.iter().enumerate() {
+    for (number, kept) in layout.blocks().enumerate() {
         for &at in source.layer(kept.layer) {
             let (_, rest) = tensors[at].layer().expect("it is listed as a layer's");
-            let mut piece = layer_piece(layout, &tensors[at], rest, *kept)?;
+            let mut piece = layer_piece(layout, &tensors[at], rest, kept)?;
             piece.new.name = format!("blk.{number}.{rest}");
             pieces.push(piece);
         }
@@ -211,9 +251,10 @@ fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) ->
     match tensor.name.as_str() {
         TOKEN_EMBD | OUTPUT if !layout.is_tail => dummy(TensorType::F32, vec![tensor.row_elements(), 1]),
         OUTPUT_BIAS if !layout.is_tail => dummy(TensorType::F32, vec![1]),
-        // A tail with its own head never reads embeddings, but they must have their shape: the smallest type does.
+        // A tail with its own head reads embeddings only to draft, but they must have their shape: the smallest type does.
         TOKEN_EMBD
             if !layout.is_first
+                && layout.nextn.is_empty()
                 && source.model().tensor(OUTPUT).is_some()
                 && TensorType::Q4_0.row_bytes(tensor.row_elements()).is_some() =>
         {
@@ -318,6 +359,12 @@ fn embeddings_metadata(model_id: Identity) -> Metadata {
     out
 }
 
+fn nextn_metadata(source: &Source<'_>, layout: &Layout, model_id: Identity) -> Metadata {
+    let mut out = layout.metadata(source);
+    out.set("paceline.model_id", Value::string(&model_id.to_string()));
+    out
+}
+
 fn slice_metadata(source: &Source<'_>, layout: &Layout, model_id: Identity) -> Metadata {
     let arch = source.arch();
     let scale = if layout.is_first { arch.token_scale } else { arch.hidden_scale };
@@ -330,6 +377,9 @@ fn slice_metadata(source: &Source<'_>, layout: &Layout, model_id: Identity) -> M
     out.set("paceline.input_scale", scale.factor(source.model().n_embd()));
     out.set("paceline.capture", Value::string(&format!("{}-{}", arch.capture, layout.kept.len() - 1)));
     out.set("paceline.tolerance", layout.tolerance);
+    let nextn = if layout.is_tail { source.nextn() } else { 0..0 };
+    out.set("paceline.nextn", nextn.len() as u32);
+    out.set("paceline.nextn_apart", layout.nextn.is_empty() && !nextn.is_empty());
     out
 }
 
@@ -342,14 +392,25 @@ pub struct SliceInfo {
     pub range: Range<u32>,
     /// Layers of the whole model.
     pub n_layers: u32,
-    /// Layers in the file, pass-through ones included.
+    /// Layers in the file, pass-through ones included; blocks that draft are none.
     pub n_file_layers: u32,
+    /// The model's own blocks that draft (NextN), if this is its tail.
+    pub nextn: Option<SliceNextN>,
     /// Factor on its input: on embedding rows in the first stage, on hidden rows in the others.
     pub input_scale: f32,
     /// Graph tensor that holds the hidden rows to pass on.
     pub capture: String,
     /// Largest logit difference to the unsplit model that this cut is known to cause; 0 where it is bit-equal.
     pub tolerance: f32,
+}
+
+/// Blocks that draft (NextN) with a tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceNextN {
+    /// How many, at least one.
+    pub n_blocks: u32,
+    /// Whether they are in the file at [`nextn_path`] rather than in the slice, behind its layers.
+    pub is_apart: bool,
 }
 
 /// A file that is not a slice this build can use.
@@ -399,11 +460,15 @@ impl SliceInfo {
         if range.is_empty() || range.end > n_layers {
             return Err(bad("paceline.layer_end"));
         }
+        let n_nextn = count("paceline.nextn")?;
+        let is_apart =
+            metadata.get_bool("paceline.nextn_apart").ok_or_else(|| bad("paceline.nextn_apart"))?;
         Ok(Self {
             model_id: text("paceline.model_id")?.parse().map_err(|_| bad("paceline.model_id"))?,
             range,
             n_layers,
-            n_file_layers: slice.n_blocks(),
+            n_file_layers: slice.n_layers(),
+            nextn: (n_nextn > 0).then_some(SliceNextN { n_blocks: n_nextn, is_apart }),
             input_scale: number("paceline.input_scale")?,
             capture: text("paceline.capture")?.to_owned(),
             tolerance: number("paceline.tolerance")?,

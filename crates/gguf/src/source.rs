@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::arch::{self, Architecture, Rule};
+use crate::arch::{self, Architecture, NextN, Rule};
 use crate::layout::Layout;
 use crate::{Model, Value};
 
@@ -102,7 +102,9 @@ pub struct Source<'m> {
     model: &'m Model,
     arch: &'static Architecture,
     n_layers: u32,
-    /// Indices of each layer's tensors, in file order.
+    /// Blocks that draft and are kept.
+    nextn: Range<u32>,
+    /// Indices of each block's tensors, in file order.
     layers: Vec<Vec<usize>>,
     /// Indices of the tensors of the whole model.
     globals: Vec<usize>,
@@ -122,7 +124,7 @@ impl<'m> Source<'m> {
             |reason: &str| CutError::Unsupported { arch: name.to_owned(), reason: reason.to_owned() };
         let arch = arch::find(name).map_err(|refusal| unsupported(&refusal.to_string()))?;
         let n_layers = model.n_layers();
-        let mut source = Self { model, arch, n_layers, layers: vec![], globals: vec![] };
+        let mut source = Self { model, arch, n_layers, nextn: 0..0, layers: vec![], globals: vec![] };
         if n_layers == 0 || model.n_blocks() > MAX_LAYERS {
             return Err(source.bad_key("block_count"));
         }
@@ -139,7 +141,21 @@ impl<'m> Source<'m> {
         }
         source.check_keys()?;
         source.sort_tensors()?;
+        source.nextn = source.usable_nextn();
         Ok(source)
+    }
+
+    /// Blocks that draft, if llama.cpp can run them: it aborts at a number or at tensors that it does not expect. Some
+    /// files announce blocks that they do not hold.
+    fn usable_nextn(&self) -> Range<u32> {
+        const NEEDED: [&str; 3] = ["nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"];
+        let blocks = self.n_layers..self.model.n_blocks();
+        let has = |block: u32, name: &&str| self.model.tensor(&format!("blk.{block}.{name}")).is_some();
+        let is_whole = |block: u32| NEEDED.iter().all(|name| has(block, name));
+        // Where sections break them, sections of the model's own do so as well.
+        let is_broken = matches!(self.arch.nextn, NextN::Apart { .. }) && self.has_sections();
+        let fits = blocks.len() as u32 <= self.arch.nextn.most() && blocks.clone().all(is_whole);
+        if fits && !is_broken { blocks } else { 0..0 }
     }
 
     fn check_keys(&self) -> Result<(), CutError> {
@@ -147,11 +163,13 @@ impl<'m> Source<'m> {
             return Err(self.bad_key("embedding_length"));
         }
         for key in PER_LAYER {
-            if let Some(array) = self.model.arch_value(key).and_then(Value::as_array)
-                && (array.len() as u64 != u64::from(self.model.n_blocks())
-                    || array.element_type().size().is_none())
-            {
-                return Err(self.bad_key(key));
+            if let Some(array) = self.model.arch_value(key).and_then(Value::as_array) {
+                // Blocks that draft have entries in most arrays, but not in all.
+                let fits =
+                    [self.model.n_blocks(), self.n_layers].map(u64::from).contains(&(array.len() as u64));
+                if !fits || array.element_type().size().is_none() {
+                    return Err(self.bad_key(key));
+                }
             }
         }
         Ok(())
@@ -168,6 +186,7 @@ impl<'m> Source<'m> {
                 None => self.globals.push(at),
             }
         }
+        // Blocks that draft may be missing.
         if let Some(layer) = self.layers[..self.n_layers as usize].iter().position(Vec::is_empty) {
             return Err(bad(&format!("blk.{layer}.*"), "is missing"));
         }
@@ -205,7 +224,13 @@ impl<'m> Source<'m> {
         self.n_layers
     }
 
-    /// Indices of the tensors of one layer.
+    /// Blocks that draft (NextN) and that slices keep, numbered behind the layers; empty if there are none.
+    #[must_use]
+    pub fn nextn(&self) -> Range<u32> {
+        self.nextn.clone()
+    }
+
+    /// Indices of the tensors of one layer, or block that drafts.
     pub(crate) fn layer(&self, layer: u32) -> &[usize] {
         &self.layers[layer as usize]
     }
@@ -227,6 +252,12 @@ impl<'m> Source<'m> {
         };
         let values = array.to_u64s().ok_or_else(|| self.bad_key(key))?;
         u32::try_from(values[layer as usize]).map_err(|_| self.bad_key(key))
+    }
+
+    /// Whether the model rotates in sections.
+    pub(crate) fn has_sections(&self) -> bool {
+        let sections = self.model.arch_value("rope.dimension_sections").and_then(Value::as_array);
+        sections.and_then(crate::Array::to_u64s).is_some_and(|sections| sections.iter().any(|&n| n != 0))
     }
 
     /// Entries of the vocabulary.

@@ -5,6 +5,7 @@
 //! asks it with [`Toy::write_meta`] and passes the answer to [`Toy::write`].
 
 mod edit;
+mod nextn;
 mod quantise;
 mod random;
 mod specs;
@@ -40,11 +41,23 @@ pub struct ToySpec {
     skip: &'static [&'static str],
 }
 
+impl ToySpec {
+    /// Blocks that draft (NextN), on top of its layers.
+    #[must_use]
+    pub fn n_nextn(&self) -> u32 {
+        match self.keys.iter().find(|(key, _)| *key == "nextn_predict_layers") {
+            Some((_, Key::U(n))) => *n,
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Key {
     U(u32),
     F(f32),
     B(bool),
+    Us(&'static [u32]),
 }
 
 impl From<Key> for Value {
@@ -53,6 +66,7 @@ impl From<Key> for Value {
             Key::U(value) => value.into(),
             Key::F(value) => value.into(),
             Key::B(value) => value.into(),
+            Key::Us(values) => Self::u32s(values),
         }
     }
 }
@@ -137,15 +151,10 @@ impl Toy {
         let arch = self.spec.arch;
         out.set("general.architecture", Value::string(arch));
         out.set("tokenizer.ggml.model", Value::string("no_vocab"));
-        let own = |key| self.spec.keys.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-        let drafting = match own("nextn_predict_layers") {
-            Some(Key::U(n)) => n,
-            _ => 0,
-        };
         let common = [
             ("context_length", Key::U(CONTEXT)),
             ("embedding_length", Key::U(WIDTH)),
-            ("block_count", Key::U(self.n_layers + drafting)),
+            ("block_count", Key::U(self.n_layers + self.spec.n_nextn())),
             ("feed_forward_length", Key::U(256)),
             ("attention.head_count", Key::U(4)),
             ("attention.head_count_kv", Key::U(2)),
@@ -231,16 +240,26 @@ impl Toy {
     }
 
     fn values(&self, tensor: &NewTensor) -> Vec<f32> {
-        let mut random = Random::new(self.seed, self.spec.name, &tensor.name);
+        if self.spec.n_nextn() > 0
+            && let Some(values) = nextn::values(tensor, |name| self.normals(name))
+        {
+            return values;
+        }
         let (offset, scale) = distribution(&tensor.name, &tensor.dims);
         let n: u64 = tensor.dims.iter().product();
-        (0..n).map(|_| offset + scale * random.normal()).collect()
+        self.normals(&tensor.name).take(n as usize).map(|value| offset + scale * value).collect()
+    }
+
+    /// Numbers of mean 0 and deviation 1 that belong to a tensor.
+    fn normals(&self, tensor: &str) -> impl Iterator<Item = f32> + use<> {
+        let mut random = Random::new(self.seed, self.spec.name, tensor);
+        std::iter::repeat_with(move || random.normal())
     }
 }
 
 /// Matrices of a layer, but not the small ones that llama.cpp wants as floats.
 fn quantisable(name: &str, dims: &[u64]) -> bool {
-    const FLOATS: [&str; 4] = ["gate_inp", "norm", "bias", "_b."];
+    const FLOATS: [&str; 7] = ["gate_inp", "norm", "bias", "_b.", "conv", "ssm_a", "ssm_d"];
     name.starts_with("blk.")
         && dims.len() >= 2
         && TensorType::Q8_0.row_bytes(dims[0]).is_some()
@@ -256,6 +275,9 @@ fn distribution(name: &str, dims: &[u64]) -> (f32, f32) {
         "output.weight" => (0.0, 2.0 * inverse_root),
         // Factors on rotation frequencies must stay positive: the deviation reaches 3.5 at most.
         _ if name.starts_with("rope_f") => (2.0, 0.25),
+        // Factors of a decay must stay negative.
+        _ if name.ends_with("ssm_a") => (-1.0, 0.25),
+        _ if name.contains("conv") || name.ends_with("ssm_d") => (0.0, 0.5),
         _ if name.contains("norm") && name.ends_with("weight") => (1.0, 0.2),
         _ if name.contains("sinks") => (0.0, 1.0),
         _ if name.ends_with("bias") => (0.0, 0.1),
@@ -284,7 +306,8 @@ mod tests {
 
     #[test]
     fn drafting_blocks_come_on_top_of_the_layers() {
-        let metadata = Toy::named("glm4moe-nextn").unwrap().layers(5).metadata();
-        assert_eq!(metadata.get_u32("glm4moe.block_count"), Some(6));
+        let toy = Toy::named("glm4moe-nextn").unwrap();
+        assert_eq!(toy.spec().n_nextn(), 1);
+        assert_eq!(toy.layers(5).metadata().get_u32("glm4moe.block_count"), Some(6));
     }
 }

@@ -1,7 +1,7 @@
 //! One line per supported architecture. "As is" needs only the general rules of `layout.rs`.
 
 use super::AttentionFix::{QueryNorm, RotationFactor};
-use super::{Architecture, Rule, Scale};
+use super::{Architecture, NextN, RecurrentLayers, Rule, Scale};
 
 /// The residual stream after a layer, in all architectures listed here.
 const LAYER_OUTPUT: &str = "l_out";
@@ -19,6 +19,7 @@ const fn with(name: &'static str, rules: &'static [Rule]) -> Architecture {
         hidden_scale: Scale::One,
         capture: LAYER_OUTPUT,
         tolerance: 0.0,
+        nextn: NextN::LeftOut,
     }
 }
 
@@ -34,6 +35,13 @@ const fn optional_window(period: u32) -> Rule {
 
 const NO_DEEPSTACK: Rule =
     Rule::NotWithKey { key: "deepstack_mapping", reason: "image features enter at several layers" };
+
+/// One layer in four has attention, the others are recurrent.
+const ATTENTION_IN_FOUR: Rule = Rule::BothKinds(RecurrentLayers::Interval { default: 4 });
+/// llama.cpp's graph for drafting takes one block.
+const IN_TAIL: NextN = NextN::InTail { most: 1 };
+/// The same, and its rotation cannot do sections.
+const APART: NextN = NextN::Apart { most: 1 };
 
 /// Ordered by name. Tolerances are twice the largest difference measured.
 pub(super) const ARCHITECTURES: &[Architecture] = &[
@@ -68,11 +76,12 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     },
     // Query and key are permuted, so that their products are summed in another order.
     Architecture { tolerance: 3e-2, ..with("glm4", &[Rule::RotationSections { neighbours: true }]) },
-    with("glm4moe", &[Rule::RotationSections { neighbours: false }]),
+    Architecture { nextn: APART, ..with("glm4moe", &[Rule::RotationSections { neighbours: false }]) },
     with("gpt-oss", &[window(2)]),
     with("granite", &[Rule::EmbeddingScaleOnce, NO_DEEPSTACK]),
     with("granitemoe", &[Rule::EmbeddingScaleOnce, NO_DEEPSTACK]),
     as_is("hunyuan-dense"),
+    Architecture { nextn: IN_TAIL, ..as_is("hy_v3") },
     as_is("llama"),
     with("minicpm", &[Rule::EmbeddingScaleOnce, Rule::ResidualScale { numerator: 1.4 }]),
     as_is("mistral3"),
@@ -82,6 +91,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     as_is("qwen2"),
     as_is("qwen2moe"),
     as_is("qwen3"),
+    Architecture { nextn: IN_TAIL, ..with("qwen35", &[ATTENTION_IN_FOUR]) },
     as_is("qwen3moe"),
     as_is("seed_oss"),
     with("smollm3", &[Rule::RotationGap { period: 4 }]),

@@ -1,6 +1,6 @@
 //! The metadata of every toy: small sizes, and each feature that makes cutting harder switched on.
 
-use super::Key::{B, F, U};
+use super::Key::{B, F, U, Us};
 use super::{Key, ToySpec};
 
 type Keys = &'static [(&'static str, Key)];
@@ -81,6 +81,23 @@ const DEEPSEEK_LITE: Keys = &[
     VALUE_LENGTH,
     ("attention.head_count_kv", U(4)),
 ];
+const ONE_NEXTN: (&str, Key) = ("nextn_predict_layers", U(1));
+/// A block that drafts may have embeddings and a head of its own.
+const MODELS_OWN: &[&str] = &["nextn.embed_tokens", "nextn.shared_head_head"];
+/// A gated delta net and attention in one of four layers.
+const QWEN35: Keys = &[
+    ("ssm.conv_kernel", U(4)),
+    ("ssm.inner_size", U(128)),
+    ("ssm.state_size", U(32)),
+    ("ssm.time_step_rank", U(4)),
+    ("ssm.group_count", U(2)),
+    ("rope.dimension_sections", Us(&[3, 3, 2, 0])),
+    HALF_ROTATION,
+    KEY_LENGTH,
+    VALUE_LENGTH,
+    ("full_attention_interval", U(4)),
+    ONE_NEXTN,
+];
 /// Either keys and values are compressed together or they are apart.
 const NOT_MLA: &[&str] = &["attn_k_b.", "attn_v_b.", "exp_probs_b"];
 
@@ -137,21 +154,25 @@ pub(super) const SPECS: &[ToySpec] = &[
             ],
         )
     },
-    variant(
-        "glm4moe-nextn",
-        "glm4moe",
-        &[
-            EXPERTS,
-            EXPERTS_USED,
-            EXPERT_WIDTH,
-            SHARED_EXPERT,
-            LEADING_DENSE,
-            HALF_ROTATION,
-            EXPERT_NORM,
-            ("expert_weights_scale", F(1.0)),
-            ("nextn_predict_layers", U(1)),
-        ],
-    ),
+    ToySpec {
+        n_layers: 6,
+        skip: MODELS_OWN,
+        ..variant(
+            "glm4moe-nextn",
+            "glm4moe",
+            &[
+                EXPERTS,
+                EXPERTS_USED,
+                EXPERT_WIDTH,
+                SHARED_EXPERT,
+                LEADING_DENSE,
+                HALF_ROTATION,
+                EXPERT_NORM,
+                ("expert_weights_scale", F(1.0)),
+                ONE_NEXTN,
+            ],
+        )
+    },
     toy("gpt-oss", &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH, KEY_LENGTH, VALUE_LENGTH, WINDOW]),
     toy("granite", &[LOGIT_SCALE, RESIDUAL_SCALE, EMBEDDING_SCALE, ATTENTION_SCALE]),
     toy(
@@ -159,6 +180,26 @@ pub(super) const SPECS: &[ToySpec] = &[
         &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH, LOGIT_SCALE, RESIDUAL_SCALE, EMBEDDING_SCALE, ATTENTION_SCALE],
     ),
     toy("hunyuan-dense", HEADS),
+    ToySpec {
+        n_layers: 6,
+        skip: &["nextn.embed_tokens", "nextn.shared_head_head", "ffn_gate.", "ffn_up.", "ffn_down."],
+        ..variant(
+            "hy_v3-nextn",
+            "hy_v3",
+            &[
+                EXPERTS,
+                EXPERTS_USED,
+                EXPERT_WIDTH,
+                KEY_LENGTH,
+                VALUE_LENGTH,
+                ("expert_shared_feed_forward_length", U(64)),
+                SIGMOID,
+                EXPERT_NORM,
+                ("expert_weights_scale", F(1.0)),
+                ONE_NEXTN,
+            ],
+        )
+    },
     toy("llama", &[]),
     variant("llama-moe", "llama", &[EXPERTS, EXPERTS_USED]),
     toy("minicpm", &[]),
@@ -178,6 +219,7 @@ pub(super) const SPECS: &[ToySpec] = &[
     toy("qwen2", &[]),
     toy("qwen2moe", &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH, ("expert_shared_feed_forward_length", U(96))]),
     toy("qwen3", HEADS),
+    ToySpec { skip: MODELS_OWN, ..variant("qwen35-nextn", "qwen35", QWEN35) },
     toy("qwen3moe", &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH, KEY_LENGTH, VALUE_LENGTH]),
     toy("seed_oss", HEADS),
     toy("smollm3", &[]),

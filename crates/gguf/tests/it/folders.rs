@@ -93,7 +93,10 @@ fn slices_are_written_once() {
     slices.ensure(0..2, &mut |_, _| {}).unwrap();
     assert!(gguf::embeddings_path(&path).exists());
     let manifest = folder.path().join(MANIFEST_FILE);
-    let older = fs::read_to_string(&manifest).unwrap().replace("\"version\": 1", "\"version\": 0");
+    let version = |n: u32| format!("\"version\": {n}");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let older = text.replace(&version(gguf::SLICE_VERSION), &version(gguf::SLICE_VERSION - 1));
+    assert_ne!(older, text);
     fs::write(&manifest, older).unwrap();
     let mut written = false;
     slices.ensure(0..2, &mut |_, _| written = true).unwrap();

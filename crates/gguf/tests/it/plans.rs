@@ -19,7 +19,7 @@ fn every_architecture_can_be_planned_into_any_number_of_stages() {
     let folder = tempfile::tempdir().unwrap();
     for spec in specs() {
         let toy = Toy::new(spec);
-        let shape = Shape { drafting: u32::from(spec.name.ends_with("nextn")), ..Shape::default() };
+        let shape = Shape { drafting: spec.n_nextn(), ..Shape::default() };
         let whole = Model::open(&toys::write(folder.path(), toy, spec.n_layers, shape)).unwrap();
         let source = Source::new(&whole).unwrap();
         for n in 1..=source.n_layers().min(9) {
@@ -90,7 +90,7 @@ proptest! {
         prop_assume!(n_stages <= n_layers);
         let folder = tempfile::tempdir().unwrap();
         let toy = Toy::new(&specs()[which]);
-        prop_assume!(!toy.spec().name.ends_with("nextn"));
+        prop_assume!(toy.spec().n_nextn() == 0);
         let whole = Model::open(&toys::write(folder.path(), toy, n_layers, Shape::default())).unwrap();
         let source = Source::new(&whole).unwrap();
         let plan = Plan::balanced(&source, n_stages).unwrap();

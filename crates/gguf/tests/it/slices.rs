@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::toys::{self, Shape, open};
 use gguf::toy::{Toy, Weights, specs};
 use gguf::{
-    CutError, Identity, Model, SliceError, SliceInfo, Source, TensorType, WriteError, embeddings_path,
-    write_slice, write_vocab,
+    CutError, Identity, Model, SliceError, SliceInfo, SliceNextN, Source, TensorType, WriteError,
+    embeddings_path, nextn_path, write_slice, write_vocab,
 };
 
 const ID: Identity = Identity([7; 32]);
@@ -292,18 +292,119 @@ fn neighbour_rotation_becomes_half_rotation_by_moving_whole_rows() {
     }
 }
 
+const NEXTN: Shape = Shape { drafting: 1, has_output: true, fused: false };
+
+fn u64s(model: &Model, key: &str) -> Vec<u64> {
+    model.arch_value(key).unwrap().as_array().unwrap().to_u64s().unwrap()
+}
+
 #[test]
-fn drafting_blocks_are_left_out() {
+fn blocks_that_draft_go_with_the_tail_and_are_no_layers() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = open(folder.path(), "glm4moe-nextn", 4, Shape { drafting: 1, ..Shape::default() });
+    let whole = open(folder.path(), "hy_v3-nextn", 4, NEXTN);
     assert_eq!((whole.n_blocks(), whole.n_layers()), (5, 4));
     let source = Source::new(&whole).unwrap();
+    assert_eq!((source.n_layers(), source.nextn()), (4, 4..5));
+    let middle = cut(&source, 1, 3, folder.path());
+    assert_eq!((middle.model.n_blocks(), middle.info.n_file_layers, middle.info.nextn), (2, 2, None));
+    assert!(middle.model.arch_value("nextn_predict_layers").is_none());
+    assert!(middle.model.tensors().iter().all(|t| !t.name.contains("nextn")));
+    let tail = cut(&source, 3, 4, folder.path());
+    let nextn = SliceNextN { n_blocks: 1, is_apart: false };
+    assert_eq!((tail.info.range.clone(), tail.info.n_layers, tail.info.nextn), (3..4, 4, Some(nextn)));
+    assert_eq!((tail.model.n_blocks(), tail.model.n_layers(), tail.info.n_file_layers), (2, 1, 1));
+    same_data(&whole, "blk.3.attn_q.weight", &tail.model, "blk.0.attn_q.weight");
+    same_data(&whole, "blk.4.nextn.eh_proj.weight", &tail.model, "blk.1.nextn.eh_proj.weight");
+    // They look tokens up.
+    same_data(&whole, "token_embd.weight", &tail.model, "token_embd.weight");
+    assert!(!nextn_path(tail.model.path()).exists());
+    // So they do in a slice of everything; a shallow model has none.
+    let all = cut(&source, 0, 4, folder.path());
+    assert_eq!(all.info.nextn, Some(nextn));
+    let shallow = folder.path().join("shallow.gguf");
+    gguf::write_shallow(&source, 2, &shallow, &mut |_, _| {}).unwrap();
+    let shallow = Model::open(&shallow).unwrap();
+    assert_eq!((shallow.n_blocks(), shallow.arch_value("nextn_predict_layers")), (2, None));
+}
+
+#[test]
+fn blocks_that_draft_have_entries_in_per_layer_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let toy = Toy::named("qwen35-nextn").unwrap();
+    let path = folder.path().join("arrays.gguf");
+    let write = |key: &str, values: &[u32]| {
+        toy.layers(4)
+            .write_changed(&toys::tensors(4, NEXTN), &path, |m| m.set(key, gguf::Value::u32s(values)))
+            .unwrap();
+        Model::open(&path).unwrap()
+    };
+    let whole = write("qwen35.feed_forward_length", &[10, 11, 12, 13, 14]);
+    let source = Source::new(&whole).unwrap();
+    let (middle, tail) = (cut(&source, 1, 3, folder.path()), cut(&source, 3, 4, folder.path()));
+    // Layer 3 has attention, so a recurrent one is put before it, and an attention one behind 1 and 2.
+    assert_eq!(u64s(&tail.model, "feed_forward_length"), [12, 13, 14]);
+    assert_eq!(bools(&tail.model, "attention.recurrent_layers"), [true, false, false]);
+    assert_eq!((tail.model.n_blocks(), tail.info.n_file_layers), (3, 2));
+    assert!(is_zero(&tail.model, "blk.0.attn_q.weight"));
+    assert_eq!(u64s(&middle.model, "feed_forward_length"), [11, 12, 13]);
+    assert_eq!(bools(&middle.model, "attention.recurrent_layers"), [true, true, false]);
+    assert!(middle.model.arch_value("full_attention_interval").is_none());
+    // An array may also be of the layers alone.
+    let whole = write("qwen35.feed_forward_length", &[10, 11, 12, 13]);
+    let tail = cut(&Source::new(&whole).unwrap(), 3, 4, folder.path());
+    assert_eq!(u64s(&tail.model, "feed_forward_length"), [12, 13]);
+    let whole = write("qwen35.feed_forward_length", &[10, 11, 12]);
+    assert!(matches!(Source::new(&whole).unwrap_err(), CutError::Metadata { .. }));
+}
+
+#[test]
+fn blocks_that_draft_have_a_file_of_their_own_where_rewrites_would_break_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = open(folder.path(), "glm4moe-nextn", 4, NEXTN);
+    let source = Source::new(&whole).unwrap();
     let tail = cut(&source, 1, 4, folder.path());
-    assert!(tail.info.is_tail());
+    assert_eq!(tail.info.nextn, Some(SliceNextN { n_blocks: 1, is_apart: true }));
     assert_eq!((tail.model.n_blocks(), tail.model.n_layers()), (3, 3));
+    assert!(tail.model.arch_value("nextn_predict_layers").is_none());
     assert!(tail.model.tensors().iter().all(|t| !t.name.contains("nextn")));
     assert_eq!(tail.model.arch_u32("leading_dense_block_count"), Some(1));
+    assert!(tail.model.arch_value("rope.dimension_sections").is_some());
     same_data(&whole, "blk.1.attn_q.weight", &tail.model, "blk.0.attn_q.weight");
+    let head = Model::open(&nextn_path(tail.model.path())).unwrap();
+    assert_eq!((head.n_blocks(), head.n_layers()), (1, 0));
+    assert_eq!(head.arch_u32("nextn_predict_layers"), Some(1));
+    assert_eq!(head.arch_u32("leading_dense_block_count"), Some(0));
+    assert!(head.arch_value("rope.dimension_sections").is_none());
+    same_data(&whole, "blk.4.attn_q.weight", &head, "blk.0.attn_q.weight");
+    same_data(&whole, "blk.4.nextn.hnorm.weight", &head, "blk.0.nextn.hnorm.weight");
+    for global in ["token_embd.weight", "output_norm.weight", "output.weight"] {
+        same_data(&whole, global, &head, global);
+    }
+    assert!(matches!(SliceInfo::read(&head), Err(SliceError::NotSlice(_))));
+    let first = cut(&source, 0, 1, folder.path());
+    assert!(first.info.nextn.is_none() && !nextn_path(first.model.path()).exists());
+}
+
+#[test]
+fn blocks_that_draft_and_cannot_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    // Announced but not there, and more than llama.cpp's graph takes.
+    for (announced, there) in [(1, 0), (2, 2)] {
+        let toy = Toy::named("hy_v3-nextn").unwrap().layers(4);
+        let path = folder.path().join("odd.gguf");
+        let tensors = toys::tensors(4, Shape { drafting: there, ..NEXTN });
+        toy.write_changed(&tensors, &path, |m| {
+            m.set("hy_v3.nextn_predict_layers", announced);
+            m.set("hy_v3.block_count", 4 + announced);
+        })
+        .unwrap();
+        let whole = Model::open(&path).unwrap();
+        let source = Source::new(&whole).unwrap();
+        assert_eq!((source.n_layers(), source.nextn().len()), (4, 0));
+        let tail = cut(&source, 2, 4, folder.path());
+        assert_eq!((tail.info.nextn, tail.model.n_blocks()), (None, 2));
+        assert!(tail.model.arch_value("nextn_predict_layers").is_none());
+    }
 }
 
 #[test]
@@ -345,9 +446,8 @@ fn per_layer_arrays_are_cut_with_the_layers() {
     });
     let whole = Model::open(&path).unwrap();
     let slice = cut(&Source::new(&whole).unwrap(), 1, 3, folder.path());
-    let array = |key| slice.model.arch_value(key).unwrap().as_array().unwrap().to_u64s().unwrap();
-    assert_eq!(array("feed_forward_length"), [11, 12]);
-    assert_eq!(array("rope.dimension_sections"), [1, 2, 3, 4]);
+    assert_eq!(u64s(&slice.model, "feed_forward_length"), [11, 12]);
+    assert_eq!(u64s(&slice.model, "rope.dimension_sections"), [1, 2, 3, 4]);
     // The head size is that of the whole model's first layer.
     assert_eq!(slice.model.arch_u32("attention.key_length"), Some(32));
     toys::write_with(&path, Toy::named("llama").unwrap(), 4, |m| {
@@ -446,7 +546,7 @@ fn each_architecture_gets_its_rewrites_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = String::new();
     for spec in specs() {
-        let shape = Shape { drafting: u32::from(spec.name.ends_with("nextn")), ..Shape::default() };
+        let shape = Shape { drafting: spec.n_nextn(), ..Shape::default() };
         let whole = open(folder.path(), spec.name, spec.n_layers, shape);
         let source = Source::new(&whole).unwrap();
         for (start, end) in [(0, 3), (3, 5)] {

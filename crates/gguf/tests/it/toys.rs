@@ -38,6 +38,8 @@ pub(crate) fn tensors(n_layers: u32, shape: Shape) -> Vec<ToyTensor> {
         add("ffn_down.weight", &[256, width]);
         if layer >= n_layers {
             add("nextn.eh_proj.weight", &[2 * width, width]);
+            add("nextn.enorm.weight", &[width]);
+            add("nextn.hnorm.weight", &[width]);
         }
     }
     out.into_iter().map(|(name, dims)| ToyTensor { name, dims }).collect()
