@@ -60,7 +60,7 @@ impl Chunks {
         let is_short = |&(_, time): &(u32, f64)| f64::from(config.n_stages) * time <= most_wait;
         let short = worthwhile().find(is_short).map(|(rows, _)| rows);
         let rows = short.unwrap_or_else(|| {
-            let least = worthwhile().last().map_or(all, |(rows, _)| rows);
+            let least = worthwhile().next_back().map_or(all, |(rows, _)| rows);
             if n_left < 2 * least { all } else { least }
         });
         let without_depth = line.pace.chunk_time(rows, 0);
