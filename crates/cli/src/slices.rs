@@ -82,8 +82,15 @@ pub fn folder(identity: Identity) -> anyhow::Result<PathBuf> {
 /// Shares the layers of a model out as asked.
 ///
 /// # Errors
-/// If the model cannot be cut so.
+/// If the model cannot be cut so, or not be served.
 pub fn plan(source: &Source<'_>, cut: &Cut) -> anyhow::Result<Plan> {
+    if source.arch().is_recurrent() {
+        bail!(
+            "architecture {} cannot be served yet: some of its layers are recurrent, and those cannot be taken back to an \
+             earlier token",
+            source.arch().name
+        );
+    }
     Ok(match cut {
         Cut::Stages(n) => Plan::balanced(source, u32::from(*n))?,
         Cut::Before(layers) => Plan::at_cuts(source, layers)?,
@@ -216,4 +223,28 @@ fn cached(folder: &Path, identity: Identity, range: &Range<u32>) -> Option<Found
 /// Enough of an identity to tell two apart in a message to a person.
 pub(crate) fn short(identity: Identity) -> String {
     identity.to_string()[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use gguf::toy::{Toy, ToyTensor};
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_cannot_be_taken_back_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("toy.gguf");
+        let tensor = |name: String| ToyTensor { name, dims: vec![gguf::toy::WIDTH.into(), 1] };
+        let layers = (0..9).map(|layer| tensor(format!("blk.{layer}.attn_norm.weight")));
+        let globals = ["token_embd.weight", "output_norm.weight"].map(|name| tensor(name.to_owned()));
+        let tensors: Vec<_> = globals.into_iter().chain(layers).collect();
+        Toy::named("qwen35-nextn").unwrap().write(&tensors, &path).unwrap();
+        let model = Model::open(&path).unwrap();
+        let refused = plan(&Source::new(&model).unwrap(), &Cut::Stages(2)).unwrap_err().to_string();
+        assert!(
+            refused.contains("qwen35 cannot be served yet: some of its layers are recurrent"),
+            "{refused}"
+        );
+    }
 }

@@ -54,6 +54,14 @@ impl NextN {
     }
 }
 
+impl Architecture {
+    /// Whether some layers are recurrent: their state cannot be taken back to any earlier token.
+    #[must_use]
+    pub fn is_recurrent(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule, Rule::BothKinds(_)))
+    }
+}
+
 /// A factor on rows, from the model's width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
