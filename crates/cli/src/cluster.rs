@@ -8,7 +8,8 @@
 //! | `node.pem` | yes | this machine's key and membership |
 //! | `members/NAME.member` | no | what the root signed, one file per machine |
 //!
-//! Owns these files; what was heard of the root lies beside them (`standing`). What a key, request or membership *is* belongs to `net`.
+//! Owns these files; what was heard of the root lies beside them (`standing`). What a key, request or membership *is*
+//! belongs to `net`.
 
 use std::fs;
 use std::io::{self, Write as _};

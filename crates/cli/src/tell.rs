@@ -33,20 +33,17 @@ pub(crate) fn tell(observer: &Identity, known: &Standing, addresses: &[String]) 
     signals::http_runtime()?.block_on(async {
         let mut deaf = Vec::new();
         for address in addresses {
-            let mut told = None;
-            for document in known.documents() {
-                match line::observe(address, observer, &build, Some(document)).await {
-                    Ok((node, _)) => told = Some(Ok(node)),
-                    Err(error) => {
-                        told = Some(Err(error));
-                        break;
-                    }
+            let told = async {
+                let mut stage = None;
+                for document in known.documents() {
+                    stage = Some(line::observe(address, observer, &build, Some(document)).await?.0);
                 }
-            }
-            match told {
-                Some(Ok(node)) => say(&format!("{address} knows, stage {}.", node.short())),
-                Some(Err(error)) => deaf.push(error.to_string()),
-                None => {}
+                Ok::<_, line::ObserveError>(stage)
+            };
+            match told.await {
+                Ok(Some(node)) => say(&format!("{address} knows, stage {}.", node.short())),
+                Ok(None) => {}
+                Err(error) => deaf.push(error.to_string()),
             }
         }
         if deaf.is_empty() {

@@ -1,8 +1,7 @@
 //! Writing a range of layers as a model of its own that stock llama.cpp loads, and reading back what it is.
 //!
 //! Owns the slice file, the embedding file beside the first one, the file of drafting blocks beside the tail's where
-//! they need one, and the vocabulary file. What a slice must hold is
-//! decided in `layout.rs`.
+//! they need one, and the vocabulary file. What a slice must hold is decided in `layout.rs`.
 
 use std::io;
 use std::ops::Range;
@@ -156,11 +155,6 @@ fn write_to(
         .map_err(|source| WriteError::Io { path: path.to_owned(), source })
 }
 
-/// Positions that a token is taken to look back at: a chat with a few answers.
-const LOOKED_BACK_AT: u64 = 512;
-
-const ATTENTION_OUTPUT: &str = "attn_output.weight";
-
 /// A file of a model's layers that is about to be written.
 struct FilePlan<'m> {
     metadata: Metadata,
@@ -183,6 +177,11 @@ impl<'m> FilePlan<'m> {
         write_to(path, &self.metadata, &new, fill, progress)
     }
 }
+
+/// Positions that a token is taken to look back at: a chat with a few answers.
+const LOOKED_BACK_AT: u64 = 512;
+
+const ATTENTION_OUTPUT: &str = "attn_output.weight";
 
 /// What a stage computes with for a token.
 #[derive(Clone, Copy, Debug, Default)]

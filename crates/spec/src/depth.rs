@@ -4,12 +4,12 @@
 //! on a CPU several times faster than with fewer, so that a chunk of 32 rows deep in a prompt can take longer than one of
 //! 64. Does not know what calls take without it.
 
+use crate::pace::moved;
+
 /// Lengths are told apart by the power of two below them.
 const KINDS: usize = 16;
 /// Weight of a new measurement.
 const NEW: f64 = 0.3;
-/// One call that the operating system disturbed must not put a length out of use.
-const MOST_CHANGE: f64 = 3.0;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,10 +24,7 @@ impl Depth {
         let found = (seconds / (f64::from(n_rows.max(1)) * position.max(1.0))).max(0.0);
         let known = &mut self.seconds[kind(n_rows)];
         *known = Some(match *known {
-            Some(before) if before > 0.0 => {
-                let found = found.clamp(before / MOST_CHANGE, before * MOST_CHANGE);
-                before + NEW * (found - before)
-            }
+            Some(before) if before > 0.0 => moved(before, found, NEW),
             _ => found,
         });
     }

@@ -106,8 +106,8 @@ impl Pace {
     /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
     /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
     /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was
-    /// company; what company costs is learned from windows and from chunks that are not deep in their prompt. `base` is
-    /// where the chunk begins.
+    /// company; what company costs is learned from windows only. `base` is where the chunk begins: one that is deep in its
+    /// prompt says what depth costs, and nothing else.
     pub fn observe_chunk(&mut self, timings: &[StageTiming], base: u32, in_company: bool) {
         if base > SHALLOW {
             let slowest = timings.iter().max_by_key(|timing| timing.compute_us);
@@ -305,8 +305,13 @@ fn seconds(micros: u32) -> f64 {
 }
 
 fn change(before: f64, new: f64) -> f64 {
+    moved(before, new, NEW)
+}
+
+/// An estimate after one more measurement, which counts for so much.
+pub(crate) fn moved(before: f64, new: f64, weight: f64) -> f64 {
     let new = if before > 0.0 { new.clamp(before / MOST_CHANGE, before * MOST_CHANGE) } else { new };
-    before + NEW * (new - before)
+    before + weight * (new - before)
 }
 
 #[cfg(test)]

@@ -36,9 +36,14 @@ pub(super) fn replace_secret(path: &Path, text: &str) -> Result<(), IdentityErro
     let temporary = Path::new(&temporary);
     // Of a process that died with the same number.
     drop(fs::remove_file(temporary));
-    write_secret(temporary, text)?;
-    fs::rename(temporary, path)
-        .map_err(|error| IdentityError::Write { path: path.to_owned(), reason: error.to_string() })
+    let put = write_secret(temporary, text).and_then(|()| {
+        fs::rename(temporary, path)
+            .map_err(|error| IdentityError::Write { path: path.to_owned(), reason: error.to_string() })
+    });
+    if put.is_err() {
+        drop(fs::remove_file(temporary));
+    }
+    put
 }
 
 pub(super) fn read_secret(path: &Path) -> Result<String, IdentityError> {
@@ -50,4 +55,20 @@ pub(super) fn read_secret(path: &Path) -> Result<String, IdentityError> {
         return Err(failed(format!("it is larger than {MAX_FILE} bytes, so it is no key file")));
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_cannot_be_put_in_place_does_not_lie_about() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder that is not empty stands where the file should.
+        let path = folder.path().join("node.pem");
+        fs::create_dir_all(path.join("in the way")).unwrap();
+        assert!(matches!(replace_secret(&path, "secret"), Err(IdentityError::Write { .. })));
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [path]);
+    }
 }

@@ -1,8 +1,7 @@
 //! Who a node is: its Ed25519 key, and the membership that a cluster's root key signed for it.
 //!
-//! Owns: making, storing and checking keys, requests, memberships, notices and
-//! successions. A membership is an X.509 certificate, so that
-//! TLS checks it; this module only fills it in and reads it back.
+//! Owns: making, storing and checking keys, requests, memberships, notices and successions. A membership is an X.509
+//! certificate, so that TLS checks it; this module only fills it in and reads it back.
 //! Does not know: connections, or which node belongs where in a line.
 
 mod bundle;
