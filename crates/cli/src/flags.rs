@@ -207,8 +207,8 @@ pub(crate) struct ServeFlags {
     /// How hidden rows travel: f32 (exact), bf16, f16 or q8 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub(crate) row_dtype: Option<String>,
-    /// Guess ahead with these sources, in order: suffix, predicted, draft=PATH (a small model with the same vocabulary);
-    /// or auto, or auto,draft=PATH, or off [default: off]
+    /// Guess ahead with these sources, in order: suffix, predicted, unigram, draft=PATH (a small model with the same
+    /// vocabulary); or auto, or auto,draft=PATH, or off [default: off]
     #[arg(long, value_name = "LIST")]
     pub(crate) speculate: Option<String>,
     /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]

@@ -336,8 +336,12 @@ fn follow_up(asks: &mut [Ask], later: usize, (model, limits): (&Model, &Limits),
 
 /// Any mix of sources; width and depth left to the controller, or any.
 fn draw_speculate(plan: &Plan, random: &mut Random) -> Speculate {
-    let mixes: [&[Source]; 3] =
-        [&[Source::Suffix], &[Source::Predicted], &[Source::Predicted, Source::Suffix]];
+    let mixes: [&[Source]; 4] = [
+        &[Source::Suffix],
+        &[Source::Predicted],
+        &[Source::Predicted, Source::Suffix],
+        &[Source::Unigram, Source::Suffix],
+    ];
     let sources = match random.between(0, 5) {
         0 => Sources::Off,
         1..=3 => Sources::Auto,

@@ -26,7 +26,7 @@ const NEARLY: f64 = 0.998;
 const MAX_WASTE: f64 = 0.2;
 /// Rows sent for nothing, at most, as counted at the front: stages drop some of them before they compute, so that less
 /// than a quarter is computed for nothing.
-const SEEN_WASTE: f64 = 0.3;
+const SEEN_WASTE: f64 = 0.28;
 /// The measured share of wasted rows counts so many useful ones more than there were: a first wrong window is no reason
 /// to stop.
 const WASTE_GRACE: f64 = 16.0;

@@ -23,6 +23,7 @@ mod speculation;
 mod strategy;
 mod suffix;
 mod tally;
+mod unigram;
 
 pub use chain::Order;
 pub use controller::{MAX_DEPTH, MAX_WIDTH, Plan, Reach};
@@ -38,3 +39,4 @@ pub use speculation::{Answered, InFlight, Line, Speculation, Start, TextChange};
 pub use strategy::{Source, Sources, SourcesError, Speculate};
 pub use suffix::Suffix;
 pub use tally::{DEPTHS, Guesses, MAX_SOURCES, SourceTally, Tally};
+pub use unigram::Unigram;

@@ -11,6 +11,7 @@ use crate::drafted::Drafted;
 use crate::predicted::Predicted;
 use crate::proposer::Proposer;
 use crate::suffix::Suffix;
+use crate::unigram::Unigram;
 
 /// A source of guesses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,8 @@ pub enum Source {
     Predicted,
     /// What followed the longest earlier match.
     Suffix,
+    /// The most frequent token, behind one that nothing has followed before.
+    Unigram,
     /// A second, smaller model, as the operator names it: a path. It runs elsewhere; its drafts come as events.
     Draft(String),
 }
@@ -77,6 +80,7 @@ impl Speculate {
             match source {
                 Source::Predicted => Some(Box::new(Predicted::new(prediction.take()?))),
                 Source::Suffix => Some(Box::new(Suffix::new())),
+                Source::Unigram => Some(Box::new(Unigram::new())),
                 Source::Draft(_) => Some(Box::new(Drafted::new())),
             }
         };
@@ -93,14 +97,14 @@ impl Sources {
             Self::AutoWith(model) => Some(model),
             Self::List(list) => list.iter().find_map(|source| match source {
                 Source::Draft(model) => Some(model.as_str()),
-                Source::Predicted | Source::Suffix => None,
+                Source::Predicted | Source::Suffix | Source::Unigram => None,
             }),
         }
     }
 
     /// All of them by name.
     fn named(&self) -> Vec<Source> {
-        let free = vec![Source::Predicted, Source::Suffix];
+        let free = vec![Source::Predicted, Source::Suffix, Source::Unigram];
         match self {
             Self::Off => Vec::new(),
             Self::Auto => free,
@@ -114,7 +118,9 @@ impl Sources {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourcesError {
     /// A name that no source has.
-    #[error("{name:?} is no source of guesses: use auto, off, or a list of suffix, predicted and draft=PATH")]
+    #[error(
+        "{name:?} is no source of guesses: use auto, off, or a list of suffix, predicted, unigram and draft=PATH"
+    )]
     Unknown {
         /// The name.
         name: String,
@@ -173,6 +179,7 @@ impl FromStr for Source {
             ("draft", model) => Ok(Self::Draft(model.into())),
             ("predicted", "") => Ok(Self::Predicted),
             ("suffix", "") => Ok(Self::Suffix),
+            ("unigram", "") => Ok(Self::Unigram),
             _ => Err(SourcesError::Unknown { name: name.into() }),
         }
     }
@@ -183,6 +190,7 @@ impl Source {
         match self {
             Self::Predicted => "predicted",
             Self::Suffix => "suffix",
+            Self::Unigram => "unigram",
             Self::Draft(_) => "draft",
         }
     }
@@ -193,7 +201,7 @@ impl fmt::Display for Source {
         f.write_str(self.name())?;
         match self {
             Self::Draft(model) => write!(f, "={model}"),
-            Self::Predicted | Self::Suffix => Ok(()),
+            Self::Predicted | Self::Suffix | Self::Unigram => Ok(()),
         }
     }
 }
@@ -218,7 +226,7 @@ mod tests {
 
     #[test]
     fn sources_are_read_as_they_are_written() {
-        let lists = ["auto", "off", "suffix", "predicted,suffix", "suffix,predicted"];
+        let lists = ["auto", "off", "suffix", "predicted,suffix", "unigram,suffix,predicted"];
         let with_model =
             ["auto,draft=/m/small.gguf", "draft=a b.gguf", "suffix,draft=C:\\x=1.gguf,predicted"];
         for text in lists.into_iter().chain(with_model) {
@@ -230,7 +238,7 @@ mod tests {
         let error = |text: &str| text.parse::<Sources>().unwrap_err().to_string();
         assert_eq!(
             error("psychic"),
-            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix, predicted and draft=PATH"
+            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix, predicted, unigram and draft=PATH"
         );
         assert_eq!(error("suffix=3"), error("psychic").replace("psychic", "suffix=3"));
         for no_model in ["draft", "draft=", "suffix,draft"] {

@@ -1,6 +1,6 @@
 //! Counters of guesses, by source and by how far ahead they were.
 
-/// Sources of one sequence at most: the four kinds that exist, and room for a caller's own.
+/// Sources of one sequence at most: the kinds that exist, and room for a caller's own.
 pub const MAX_SOURCES: usize = 8;
 /// Distances that are told apart: 1 to 15 tokens behind the committed ones, and further.
 pub const DEPTHS: usize = 16;

@@ -7,7 +7,7 @@ use protocol::{StageTiming, Token, TokenLogprobs, Verdict};
 use scheduler::{Config, Event, Output, Refusal, ReportFault, RequestId, Scheduler, SequenceState, Timings};
 
 use scheduler::Request;
-use spec::{Block, Draft, InFlight, Reach, Sources, Speculate};
+use spec::{Block, Draft, InFlight, Reach, Source, Sources, Speculate};
 
 use crate::front::{Front, config, request, verdict};
 
@@ -369,7 +369,7 @@ fn guessing() -> Config {
     let reach = Reach { width: Some(2), depth: Some(3), ..Reach::default() };
     Config {
         chunk_rows: 16,
-        speculate: Speculate { sources: Sources::Auto, reach },
+        speculate: Speculate { sources: Sources::List(vec![Source::Predicted, Source::Suffix]), reach },
         ..Config::new(3, 2, 40, 100)
     }
 }

@@ -24,7 +24,7 @@ const PER_ROW: f64 = 0.15;
 /// Seed of the texts.
 const SEED: u64 = 2;
 /// Lines that run at the same time. Their engines sleep, but their links want a processor now and then.
-const LINES_AT_ONCE: usize = 12;
+const LINES_AT_ONCE: usize = 16;
 /// Measured and predicted speed may differ by this much.
 const OFF_BY_AT_MOST: f64 = 0.10;
 /// At least this share of what is measured does.
@@ -65,7 +65,7 @@ impl Extent {
             delays_ms: vec![0, 2, 10, 40],
             serial: vec![2, 4, 8, 12, 16],
             deep: deep.collect(),
-            n_tokens: 192,
+            n_tokens: 128,
         }
     }
 }
