@@ -3,9 +3,10 @@
 //! Learned from the timings that every verdict and every passed chunk carries; nothing is sent to measure. Shared by
 //! all sequences of a line. Times are seconds.
 //!
-//! Stages that share a processor or a memory slow each other down when they compute at once. So each stage has its times
-//! on a line with one window under way, and a factor by which they stretch where there are several ([`Pace::busy`]):
-//! taken from one and the same average, plain decoding would seem as slow as guessing makes it.
+//! Stages that share a processor or a memory slow each other down when they compute at once, and what arrives waits for
+//! a processor to read it. So each stage has its times on a line with one window under way, and a factor by which they
+//! stretch where there are several ([`Pace::busy`]); and the way between them has what it takes longer then. Taken from
+//! one and the same average, plain decoding would seem as slow as guessing makes it.
 
 use std::time::Duration;
 
@@ -43,8 +44,10 @@ pub struct Pace {
     stages: Vec<StagePace>,
     /// What depth adds in the slowest stage.
     depth: Depth,
-    /// All links together, the verdict's way back included.
+    /// All links together, the verdict's way back included, with one window under way.
     links: Option<f64>,
+    /// What they take longer when other windows are under way; not below 0.
+    detour: f64,
 }
 
 /// The same line with several windows under way.
@@ -78,7 +81,12 @@ impl Pace {
     #[must_use]
     pub fn new(n_stages: u16) -> Self {
         let unknown = StagePace { alone: Staircase::default(), stretch: 1.0 };
-        Self { stages: vec![unknown; usize::from(n_stages)], depth: Depth::default(), links: None }
+        Self {
+            stages: vec![unknown; usize::from(n_stages)],
+            depth: Depth::default(),
+            links: None,
+            detour: 0.0,
+        }
     }
 
     /// Stages in the line.
@@ -100,7 +108,13 @@ impl Pace {
         }
         let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
         let links = (under_way.as_secs_f64() - inside).max(0.0);
-        self.links = Some(self.links.map_or(links, |before| change(before, links)));
+        match self.links {
+            Some(alone) if in_company => self.detour = change(self.detour, (links - alone).max(0.0)),
+            before => {
+                self.links = Some(before.map_or(links, |before| change(before, links)));
+                self.detour *= RELAX;
+            }
+        }
     }
 
     /// What the stages measured on a chunk of a prompt. The tail computes no logits for it, which on some models is
@@ -162,7 +176,7 @@ impl Pace {
         self.links() + self.inside(n_rows)
     }
 
-    /// Time on all links together, the verdict's way back included; 0 before it is known.
+    /// Time on all links of an idle line together, the verdict's way back included; 0 before it is known.
     #[must_use]
     pub fn links(&self) -> f64 {
         self.links.unwrap_or(0.0)
@@ -191,7 +205,13 @@ impl Busy<'_> {
     /// Time of a window of `n_rows` around the line if it waits nowhere.
     #[must_use]
     pub fn loop_time(self, n_rows: u32) -> f64 {
-        self.0.links() + self.inside(n_rows)
+        self.links() + self.inside(n_rows)
+    }
+
+    /// Time on all links together, the verdict's way back included; 0 before it is known.
+    #[must_use]
+    pub fn links(self) -> f64 {
+        self.0.links() + self.0.detour
     }
 
     /// Time of a window of `n_rows` in all stages together.
@@ -389,6 +409,20 @@ mod tests {
         assert!(pace.busy().slowest(1) > 0.0019);
         (0..20_000).for_each(|_| alone(&mut pace));
         assert!(pace.busy().slowest(1) < 0.00101, "and company is tried again");
+    }
+
+    #[test]
+    fn the_way_that_is_longer_in_company_is_as_short_as_it_was_alone() {
+        let mut pace = Pace::new(1);
+        let mut observe = |links_us: u64, in_company: bool| {
+            pace.observe(&[timing(1, 1000)], Duration::from_micros(1500 + links_us), in_company);
+            pace.clone()
+        };
+        (0..20).for_each(|_| drop(observe(4000, false)));
+        (0..60).for_each(|_| drop(observe(6000, true)));
+        let pace = observe(6000, true);
+        assert!(close(pace.links(), 0.004) && (pace.busy().links() - 0.006).abs() < 1e-5);
+        assert!((pace.busy().loop_time(1) - 0.007).abs() < 1e-5 && close(pace.loop_time(1), 0.005));
     }
 
     #[test]

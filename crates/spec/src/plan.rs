@@ -105,12 +105,12 @@ struct Times {
 
 impl Times {
     fn of(pace: &Pace, width: u32, in_company: bool) -> Self {
-        let (inside, slowest) = if in_company {
-            (pace.busy().inside(width), pace.busy().slowest(width))
+        let (links, inside, slowest) = if in_company {
+            (pace.busy().links(), pace.busy().inside(width), pace.busy().slowest(width))
         } else {
-            (pace.inside(width), pace.slowest(width))
+            (pace.links(), pace.inside(width), pace.slowest(width))
         };
-        Self { around: pace.links() + inside, inside, slowest }
+        Self { around: links + inside, inside, slowest }
     }
 }
 

@@ -175,6 +175,7 @@ impl Speculation {
         };
         let tokens: Vec<Token> = guesses.iter().map(|guess| guess.token).collect();
         let depth = self.tags.len();
+        self.count(now);
         let before = self.pipeline.optimistic().len();
         let window = self.pipeline.next_window(self.plan.width as usize, &tokens);
         let window = window.expect("the chain gives out tokens of the vocabulary only")?;
@@ -184,7 +185,6 @@ impl Speculation {
             self.chain.tally.sent(guess.tag.source, depth);
             self.tags.push_back((guess.tag, depth));
         }
-        self.count(now);
         if n_live == 0 {
             self.waiting_since = now;
         }

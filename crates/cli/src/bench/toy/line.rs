@@ -21,6 +21,9 @@ use crate::signals;
 
 /// The longest answer at the slowest pace takes some minutes.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1200);
+/// Many lines share the processors: a stage that is not heard for a while has waited for one of them.
+const HEARTBEAT: Heartbeat =
+    Heartbeat { interval: Duration::from_secs(1), dead_after: Duration::from_secs(120) };
 
 /// How a toy line is made.
 #[derive(Clone)]
@@ -140,7 +143,7 @@ impl OwnRuntime {
             source: Arc::new(ToySource(common.clone())),
             build: signals::build(),
             dial: dial(plan),
-            heartbeat: Heartbeat::default(),
+            heartbeat: HEARTBEAT,
             lease: Duration::ZERO,
         })
     }
@@ -177,7 +180,7 @@ impl OwnRuntime {
             lease: Duration::ZERO,
             scheduler: scheduler::Config { speculate: plan.speculate.clone(), ..config },
             dial: dial(plan),
-            heartbeat: Heartbeat::default(),
+            heartbeat: HEARTBEAT,
             local_link: LinkOptions::default(),
             relay: false,
             first_generation: Generation(1),
