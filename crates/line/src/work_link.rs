@@ -12,7 +12,7 @@ pub(crate) fn send(link: &LinkSender, frame: &Frame) -> Result<(), SendError> {
     let (head, body) = frame.encode_parts();
     match frame.work {
         Work::Open(_) | Work::Chunk(_) => link.send_bulk(stream, head, body),
-        Work::Window(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_) => link.send(stream, head, body),
+        Work::Window(_) | Work::Park(_) | Work::Close(_) => link.send(stream, head, body),
     }
 }
 

@@ -70,8 +70,6 @@ pub enum Work {
     Chunk(Chunk),
     /// Tokens to be checked.
     Window(Window),
-    /// A second sequence begins as a copy of the first.
-    Fork(Fork),
     /// Cut what ran past the committed inputs and keep the rest as a prefix.
     Park(Park),
     /// The sequence ends and its memory is free.
@@ -79,14 +77,13 @@ pub enum Work {
 }
 
 impl Work {
-    /// The sequence that the work belongs to (of a fork: the parent, whose order it must keep).
+    /// The sequence that the work belongs to.
     #[must_use]
     pub fn seq(&self) -> SeqId {
         match self {
             Self::Open(open) => open.seq,
             Self::Chunk(chunk) => chunk.seq,
             Self::Window(window) => window.seq,
-            Self::Fork(fork) => fork.seq,
             Self::Park(park) => park.seq,
             Self::Close(close) => close.seq,
         }
@@ -98,7 +95,7 @@ impl Work {
         match self {
             Self::Chunk(chunk) => &chunk.tokens,
             Self::Window(window) => &window.tokens,
-            Self::Open(_) | Self::Fork(_) | Self::Park(_) | Self::Close(_) => &[],
+            Self::Open(_) | Self::Park(_) | Self::Close(_) => &[],
         }
     }
 }
@@ -172,15 +169,6 @@ pub struct Window {
     pub run_ahead: bool,
     /// Whether the tail should draft the next block, for models that can.
     pub want_draft: bool,
-}
-
-/// Begins `child` as a copy of `seq`'s resident positions.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fork {
-    /// The parent.
-    pub seq: SeqId,
-    /// The child, opened as by [`Open`] with `start` = the parent's next position.
-    pub child: Box<Open>,
 }
 
 /// Ends the sequence as [`Close`] does, but keeps its first `len` positions as a prefix that later sequences may reuse

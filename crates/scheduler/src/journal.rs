@@ -145,7 +145,6 @@ impl Journal {
                 self.add(PieceName::Window { window: window.window.0, epoch }, rows, now);
             }
             Work::Park(_) | Work::Close(_) => self.over(now),
-            Work::Fork(_) => {}
         }
     }
 

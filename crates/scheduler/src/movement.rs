@@ -65,7 +65,7 @@ impl Moved {
                 Some(Self::Window { window: window.window.0, epoch: window.epoch.0, rows })
             }
             Work::Park(_) | Work::Close(_) => Some(Self::Over),
-            Work::Open(_) | Work::Fork(_) => None,
+            Work::Open(_) => None,
         }
     }
 

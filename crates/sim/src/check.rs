@@ -394,7 +394,7 @@ impl Order {
                 heard.is_closed = true;
                 Ok(())
             }
-            Work::Open(_) | Work::Fork(_) => Err("work that no front sends".into()),
+            Work::Open(_) => Err("work that no front sends".into()),
         }
     }
 }

@@ -32,7 +32,7 @@ impl Known {
             Work::Open(open) => {
                 self.now.open.insert(open.seq);
             }
-            Work::Chunk(_) | Work::Fork(_) => {}
+            Work::Chunk(_) => {}
         }
     }
 

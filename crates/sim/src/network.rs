@@ -45,7 +45,7 @@ impl Breakage {
             (_, Self::Repeat) => true,
             (Work::Window(window), Self::Lose) => !window.run_ahead,
             (Work::Chunk(_) | Work::Window(_), _) => true,
-            (Work::Open(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_), _) => false,
+            (Work::Open(_) | Work::Park(_) | Work::Close(_), _) => false,
         }
     }
 }

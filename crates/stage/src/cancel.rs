@@ -62,7 +62,7 @@ impl Interest {
         match &frame.work {
             Work::Window(window) => self.advance(window.seq, window.epoch),
             Work::Close(_) | Work::Park(_) => self.give_up(frame.work.seq()),
-            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) => {}
+            Work::Open(_) | Work::Chunk(_) => {}
         }
     }
 

@@ -252,7 +252,7 @@ impl StageCore {
         match &item.frame.work {
             Work::Window(window) => sequence.newest = sequence.newest.max(window.epoch),
             Work::Close(_) | Work::Park(_) => sequence.given_up = true,
-            Work::Open(_) | Work::Chunk(_) | Work::Fork(_) => {}
+            Work::Open(_) | Work::Chunk(_) => {}
         }
         self.load = self.load + Load::of(&item.frame);
         sequence.queue.push_back(item);
@@ -275,7 +275,7 @@ impl StageCore {
                 self.say_fault(item.seq, FaultKind::TooManySequences { limit });
                 return false;
             }
-            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) => {
+            Work::Chunk(_) | Work::Window(_) => {
                 self.say_fault(item.seq, FaultKind::UnknownSequence);
                 if !has_room {
                     return false;

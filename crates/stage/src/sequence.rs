@@ -94,7 +94,6 @@ impl Sequence {
             (Phase::Running(running), Work::Chunk(_) | Work::Window(_)) => {
                 running.check(&item.frame, shape, dtype).unwrap_or_else(Step::Fault)
             }
-            (Phase::Running(_), Work::Fork(_)) => unsupported("forking a sequence"),
             (_, Work::Park(_) | Work::Close(_)) => Step::End,
         })
     }
@@ -226,12 +225,8 @@ pub(crate) const fn base_of(work: &Work) -> Position {
     match work {
         Work::Chunk(chunk) => chunk.base,
         Work::Window(window) => window.base,
-        Work::Open(_) | Work::Fork(_) | Work::Park(_) | Work::Close(_) => Position(0),
+        Work::Open(_) | Work::Park(_) | Work::Close(_) => Position(0),
     }
-}
-
-fn unsupported(what: &str) -> Step {
-    Step::Fault(FaultKind::Unsupported { what: what.into() })
 }
 
 /// A frame's tokens can be computed in one call.

@@ -6,7 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::{
-    After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind, Fork,
+    After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind,
     Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType,
     LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
     Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
@@ -202,15 +202,10 @@ fn work() -> impl Strategy<Value = Work> {
         tokens,
         follows,
     });
-    let fork = (seq(), open()).prop_map(|(seq, mut child)| {
-        child.seq = SeqId(seq.0 ^ 1);
-        Fork { seq, child: Box::new(child) }
-    });
     prop_oneof![
         1 => open().prop_map(|open| Work::Open(Box::new(open))),
         2 => chunk.prop_map(Work::Chunk),
         3 => window().prop_map(Work::Window),
-        1 => fork.prop_map(Work::Fork),
         1 => (seq(), place(), key()).prop_map(|(seq, len, store)| Work::Park(Park { seq, len, store })),
         1 => (seq(), place()).prop_map(|(seq, inputs)| Work::Close(Close { seq, inputs })),
     ]

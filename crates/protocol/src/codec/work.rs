@@ -10,7 +10,7 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Fork, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
+    Chunk, Close, Company, End, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
     TokenLogprobs, Verdict, Window, Work, limits,
 };
 
@@ -87,11 +87,6 @@ fn put_work(w: &mut Writer<'_>, v: &Work) {
             w.u8(2);
             put_window(w, window);
         }
-        Work::Fork(fork) => {
-            w.u8(3);
-            w.u64(fork.seq.0);
-            put_open(w, &fork.child);
-        }
         Work::Park(park) => {
             w.u8(4);
             w.u64(park.seq.0);
@@ -116,7 +111,6 @@ fn get_work(r: &mut Reader<'_>) -> Result<Work, DecodeError> {
             Work::Chunk(Chunk { seq, base, tokens, follows })
         }
         2 => Work::Window(get_window(r)?),
-        3 => Work::Fork(get_fork(r)?),
         4 => Work::Park(Park {
             seq: r.seq("park.seq")?,
             len: r.place("park.len")?,
@@ -192,14 +186,6 @@ fn put_key(w: &mut Writer<'_>, v: Option<&PrefixKey>) {
 
 fn get_key(r: &mut Reader<'_>, field: Field) -> Result<Option<PrefixKey>, DecodeError> {
     r.option(field, |r| Ok(PrefixKey(r.array(field)?)))
-}
-
-fn get_fork(r: &mut Reader<'_>) -> Result<Fork, DecodeError> {
-    let (seq, child) = (r.seq("fork.seq")?, Box::new(get_open(r)?));
-    if child.seq == seq {
-        return Err(DecodeError::Contradiction { field: "fork.child", rule: "must be another sequence" });
-    }
-    Ok(Fork { seq, child })
 }
 
 fn put_window(w: &mut Writer<'_>, v: &Window) {

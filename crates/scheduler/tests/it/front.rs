@@ -105,7 +105,7 @@ fn line(output: &Output) -> String {
                 )
             }
             Work::Close(close) => format!("s{} close", close.seq),
-            Work::Fork(_) | Work::Park(_) => format!("unexpected {:?}", frame.work),
+            Work::Park(_) => format!("unexpected {:?}", frame.work),
         },
         Output::Hint(Hint::Drop { seq }) => format!("s{seq} drop"),
         Output::Hint(Hint::Together { sequences }) => format!("{sequences} together"),

@@ -145,7 +145,7 @@ impl Line {
                 Some(Report::Progress(Progress { seq, next, timings: Vec::new() }))
             }
             Work::Window(window) => Some(Report::Verdict(Box::new(self.check(&window)))),
-            Work::Fork(_) | Work::Park(_) => panic!("requests without a namespace share nothing"),
+            Work::Park(_) => panic!("requests without a namespace share nothing"),
         };
         let tail = StageIndex(self.config.n_stages - 1);
         self.reports.extend(report.map(|report| (tail, report)));

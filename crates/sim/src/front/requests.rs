@@ -176,7 +176,7 @@ impl Requests {
                 }
             }
             Work::Park(_) | Work::Close(_) => self.turns.closed(work.seq(), self.now),
-            Work::Chunk(_) | Work::Window(_) | Work::Fork(_) => {}
+            Work::Chunk(_) | Work::Window(_) => {}
         }
     }
 

@@ -1,8 +1,8 @@
 //! Every contradiction is a fault that names it, is reported once, and leaves a sequence of which only `Close` is heard.
 
 use protocol::{
-    Chunk, Close, Epoch, Fault, FaultKind, Fork, Frame, Open, Park, Position, Report, RowDtype, Rows, SeqId,
-    Token, Window, WindowId, Work,
+    Chunk, Close, Epoch, Fault, FaultKind, Frame, Open, Park, Position, Report, RowDtype, Rows, SeqId, Token,
+    Window, WindowId, Work,
 };
 use stage::{Output, Rewind, Slot};
 
@@ -38,10 +38,6 @@ pub(crate) fn window(epoch: u32, base: u32, ids: &[i32]) -> Frame {
 
 pub(crate) fn close(seq: SeqId) -> Frame {
     Frame::new(Work::Close(Close { seq, inputs: Position(0) }))
-}
-
-pub(crate) fn fork() -> Frame {
-    Frame::new(Work::Fork(Fork { seq: SEQ, child: Box::new(open(2)) }))
 }
 
 pub(crate) fn park() -> Frame {
@@ -89,7 +85,7 @@ fn is_fault(output: &Output) -> bool {
 
 #[track_caller]
 fn assert_poisoned(mut stage: Stage) {
-    for frame in [chunk(0, 1), window(9, 0, &[1]), begin(1), fork()] {
+    for frame in [chunk(0, 1), window(9, 0, &[1]), begin(1)] {
         assert_eq!(stage.hear(frame), [], "a poisoned sequence is silent and nothing travels on");
     }
     let is_tail = stage.core.shape().is_tail;
@@ -149,7 +145,7 @@ fn a_prompt_that_goes_on_after_the_first_window() {
 
 #[test]
 fn frames_of_a_sequence_that_is_not_open() {
-    for frame in [chunk(0, 1), window(0, 0, &[1]), fork()] {
+    for frame in [chunk(0, 1), window(0, 0, &[1])] {
         let mut stage = first();
         let fault = Fault { seq: Some(SEQ), kind: FaultKind::UnknownSequence };
         assert_eq!(stage.hear(frame), [Output::Report(Report::Fault(fault))]);
@@ -253,12 +249,6 @@ fn second(held: Token) -> Token {
     let truth = crate::toy::reference(&tokens(&[1]), 1, Position(3), true);
     assert_eq!(truth[0], held);
     truth[1]
-}
-
-#[test]
-fn work_that_this_build_does_not_do() {
-    let unsupported = |what: &str| FaultKind::Unsupported { what: what.into() };
-    assert_fault(first(), vec![chunk(0, 2)], fork(), unsupported("forking a sequence"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::{Epoch, Frame, Hint, Open, Position, Report, SeqId, Work};
 use stage::{Output, Rewind};
 
-use crate::faults::{begin, chunk, close, fork, park, window};
+use crate::faults::{begin, chunk, close, park, window};
 use crate::line::Stage;
 use crate::toy::{Toy, open, reference};
 
@@ -56,7 +56,6 @@ fn inputs() -> Vec<(&'static str, Input)> {
         ("window 0 at 4", Input::Frame(window(0, 4, &[1]))),
         ("window 1 at 3, right", Input::Frame(window(1, 3, &[held]))),
         ("window 1 at 3, wrong", Input::Frame(window(1, 3, &[(held + 1) % 16]))),
-        ("fork", Input::Frame(fork())),
         ("park", Input::Frame(park())),
         ("advance 2", Input::Hint(Hint::Advance { seq: SEQ, epoch: Epoch(2) })),
         ("drop", Input::Hint(Hint::Drop { seq: SEQ })),
@@ -79,7 +78,6 @@ fn describe(output: &Output) -> String {
                 Work::Open(_) => "open",
                 Work::Chunk(_) => "chunk",
                 Work::Window(_) => "window",
-                Work::Fork(_) => "fork",
                 Work::Park(_) => "park",
                 Work::Close(_) => "close",
             };
