@@ -1,10 +1,16 @@
 //! What each architecture needs beyond the general rules when its layers are cut into slices, as data.
 //!
-//! Owns the vocabulary of rules and the look-up. The rules themselves are in `arch/table.rs`, and they are interpreted
-//! in one place, `layout.rs`. Measured on the pinned llama.cpp; one that is not listed is refused by name.
+//! Owns the look-up. The words of rules are in `arch/rule.rs`, what each architecture needs is in `arch/table.rs`, and it
+//! is interpreted in one place, `layout.rs`. Measured on the pinned llama.cpp; one that is not listed is refused by name.
+//! `docs/models.md` is written from it (`arch/guide.rs`).
 
+mod guide;
 mod refused;
+mod rule;
 mod table;
+
+pub use guide::guide;
+pub use rule::{Absent, Align, AttentionFix, RecurrentLayers, Rule, Test, Windows};
 
 /// A supported architecture.
 #[derive(Debug)]
@@ -17,13 +23,57 @@ pub struct Architecture {
     pub token_scale: Scale,
     /// Factor on hidden rows given to a stage that is not the first.
     pub hidden_scale: Scale,
-    /// Graph tensor that holds the residual stream after a layer, without `-<layer>`.
-    pub capture: &'static str,
+    /// Graph tensor that holds the residual stream after the last layer.
+    pub capture: Capture,
+    /// What the graph makes of that last.
+    pub final_norm: FinalNorm,
     /// Largest logit difference to the unsplit model on the toy models in default settings; 0 where slices are
     /// bit-equal. Elsewhere a stage boundary costs one rounding, which half-precision keys and values amplify.
     pub tolerance: f32,
     /// What becomes of blocks that draft.
     pub nextn: NextN,
+    /// Whether what a sequence has left in memory can be taken back.
+    pub rewind: Rewind,
+}
+
+/// The name of the graph tensor that leaves a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capture {
+    /// This, `-`, and the number of the file's last layer.
+    OfLayer(&'static str),
+    /// Just this: llama.cpp names the last layer's in another way.
+    Named(&'static str),
+}
+
+impl Capture {
+    /// The name in a file of so many layers.
+    #[must_use]
+    pub fn name(self, n_layers: usize) -> String {
+        match self {
+            Self::OfLayer(name) => format!("{name}-{}", n_layers.saturating_sub(1)),
+            Self::Named(name) => name.to_owned(),
+        }
+    }
+}
+
+/// The norm behind the last layer, by which it can be checked that the captured tensor is the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinalNorm {
+    /// Its tensors are called so, with `.weight` and `.bias`; the graph calls its result `result_norm`.
+    Called(&'static str),
+    /// The graph does not name its result, so nothing can be checked.
+    Unnamed,
+}
+
+/// How far llama.cpp can take back what a sequence has left in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rewind {
+    /// To any position: keys and values only.
+    Anywhere,
+    /// By some rows of the last call: recurrent layers keep snapshots (`llm_arch_supports_rs_rollback`).
+    Snapshots,
+    /// Not at all: recurrent layers without snapshots.
+    Never,
 }
 
 /// What becomes of a model's own blocks that draft (NextN) when it is cut. They are no layers: no token passes them.
@@ -58,7 +108,7 @@ impl Architecture {
     /// Whether some layers are recurrent: their state cannot be taken back to any earlier token.
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule, Rule::BothKinds(_)))
+        self.rewind != Rewind::Anywhere
     }
 }
 
@@ -71,6 +121,8 @@ pub enum Scale {
     SqrtWidth,
     /// One over the square root of the row width: undoes a factor that the graph applies to every input.
     InverseSqrtWidth,
+    /// One over this: undoes such a factor.
+    Inverse(u8),
 }
 
 impl Scale {
@@ -81,87 +133,9 @@ impl Scale {
             Self::One => 1.0,
             Self::SqrtWidth => (width as f32).sqrt(),
             Self::InverseSqrtWidth => 1.0 / (width as f32).sqrt(),
+            Self::Inverse(factor) => 1.0 / f32::from(factor),
         }
     }
-}
-
-/// One thing to do beyond the general rules. Keys are given without the architecture's prefix.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
-    /// Which layers attend to a sliding window only follows from the layer's index, so it is written out as an array.
-    /// A slice without any such layer gets a pass-through one, because llama.cpp aborts without.
-    SlidingWindow {
-        /// One layer in `period` attends to everything, unless the file says otherwise.
-        period: u32,
-        /// Whether the model has no window at all unless `attention.sliding_window` is there and not 0.
-        only_if_set: bool,
-    },
-    /// Some layers are recurrent and some have attention. llama.cpp aborts at the first call without a layer of each kind,
-    /// so a slice of one kind gets a pass-through layer of the other.
-    BothKinds(RecurrentLayers),
-    /// `embedding_scale` multiplies every input, so later stages get 1.
-    EmbeddingScaleOnce,
-    /// Without a key the residual scale is `numerator / sqrt(layers in the file)`, so the whole model's is written.
-    ResidualScale {
-        /// The numerator.
-        numerator: f32,
-    },
-    /// llama.cpp takes the attention scale from the head's nominal size in files of exactly `layers` layers.
-    AttentionScale {
-        /// That count.
-        layers: u32,
-        /// How a slice makes up for it.
-        by: AttentionFix,
-        /// Replaces [`Architecture::tolerance`] in such a model.
-        tolerance: f32,
-    },
-    /// The graph takes rows as input only with multi-section rotation, so sections that equal the plain one are written.
-    RotationSections {
-        /// Whether the plain rotation pairs neighbours, so that rows of query and key must change places.
-        neighbours: bool,
-    },
-    /// Every `n`-th layer has no rotation, with no key, so a slice starts with pass-through layers up to a multiple.
-    RotationGap {
-        /// The period.
-        period: u32,
-    },
-    /// llama.cpp decides by layer count whether a DeepSeek 2 file has low-rank queries.
-    LowRankQuery,
-    /// llama.cpp takes a missing gating function from the layer count and vocabulary.
-    GatingFunction,
-    /// A model with exactly this many layers is refused, and no slice of another may have as many.
-    NotWithLayers {
-        /// The count.
-        layers: u32,
-        /// Why.
-        reason: &'static str,
-    },
-    /// A model with this key is refused.
-    NotWithKey {
-        /// The key.
-        key: &'static str,
-        /// Why.
-        reason: &'static str,
-    },
-}
-
-/// Where it is written which layers are recurrent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentLayers {
-    /// In `attention.recurrent_layers`, or else all but one in `full_attention_interval`; a slice gets the former.
-    Interval {
-        /// The interval where no key says it.
-        default: u32,
-    },
-}
-
-/// How a slice makes up for an attention scale chosen by layer count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttentionFix {
-    /// The factor goes into `attn_q_norm.weight`.
-    QueryNorm,
-    /// Its square root goes into `rope.scaling.attn_factor`, which multiplies query and key.
-    RotationFactor,
 }
 
 /// Why an architecture cannot be cut. Reads well after "cannot be cut into stages:".
@@ -171,7 +145,7 @@ pub enum Refusal {
     #[error("{0}")]
     Impossible(&'static str),
     /// Nobody looked.
-    #[error("it was not tested; use a model of one of {}", names())]
+    #[error("it was not tested; use a model of an architecture that docs/models.md lists")]
     NotTested,
 }
 
@@ -185,11 +159,6 @@ pub fn find(name: &str) -> Result<&'static Architecture, Refusal> {
     }
     let known = refused::REASONS.iter().find(|(names, _)| names.contains(&name));
     Err(known.map_or(Refusal::NotTested, |(_, reason)| Refusal::Impossible(reason)))
-}
-
-fn names() -> String {
-    let names: Vec<_> = all().iter().map(|arch| arch.name).collect();
-    names.join(", ")
 }
 
 /// All supported architectures, by name.
@@ -215,12 +184,7 @@ mod tests {
     #[test]
     fn refusals_say_why() {
         assert!(find("gemma3n").unwrap_err().to_string().contains("token"));
-        assert!(
-            find("mamba")
-                .unwrap_err()
-                .to_string()
-                .contains("not tested; use a model of one of cohere2, command-r,")
-        );
+        assert!(find("frobnicate").unwrap_err().to_string().contains("not tested"));
         assert_eq!(find("llama").unwrap().tolerance, 0.0);
     }
 
@@ -229,5 +193,15 @@ mod tests {
         assert_eq!(Scale::SqrtWidth.factor(640), 640_f32.sqrt());
         assert_eq!(Scale::InverseSqrtWidth.factor(4), 0.5);
         assert_eq!(Scale::One.factor(4), 1.0);
+        assert_eq!(Scale::Inverse(12).factor(4), 1.0 / 12.0);
+    }
+
+    #[test]
+    fn recurrent_memory_is_that_of_layers_with_recurrent_state() {
+        for arch in all() {
+            let is_recurrent = ["mamba", "mamba2", "falcon-h1"].contains(&arch.name)
+                || arch.rules.iter().any(|rule| matches!(rule, Rule::BothKinds(_)));
+            assert_eq!(is_recurrent, arch.is_recurrent(), "{}", arch.name);
+        }
     }
 }

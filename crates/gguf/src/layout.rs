@@ -11,7 +11,7 @@ mod rewrite;
 
 use std::ops::Range;
 
-use crate::arch::NextN;
+use crate::arch::{Absent, NextN};
 use crate::source::{CutError, Source};
 use crate::{Metadata, Value};
 
@@ -69,9 +69,13 @@ pub(crate) struct Layout {
     pub put: Vec<(&'static str, Value)>,
     /// Keys under the architecture's prefix to leave out.
     pub drop: Vec<&'static str>,
+    /// The architecture that it is written as.
+    pub arch: &'static str,
     pub reorder: Option<Reorder>,
-    /// Factor on `attn_q_norm.weight`.
-    pub query_norm: Option<f32>,
+    /// Layers' tensors that are multiplied, without `blk.N.`, and by what.
+    pub scaled: Vec<(&'static str, f32)>,
+    /// Tensors of the whole model that it does without, and what it has instead.
+    pub absent: Vec<(&'static str, Absent)>,
     pub tolerance: f32,
     /// Every layer of the model is there: whatever llama.cpp derives from their number is right.
     is_whole: bool,
@@ -143,8 +147,10 @@ impl Layout {
             range,
             put: vec![],
             drop: vec![],
+            arch: source.arch().name,
             reorder: None,
-            query_norm: None,
+            scaled: vec![],
+            absent: vec![],
             tolerance: source.arch().tolerance,
         }
     }
@@ -158,27 +164,32 @@ impl Layout {
     /// The slice's metadata for llama.cpp, in the order of the model's own.
     pub(crate) fn metadata(&self, source: &Source<'_>) -> Metadata {
         let prefix = source.arch().name;
-        let is_dropped = |key: &str| {
-            let own = key.strip_prefix(prefix).and_then(|key| key.strip_prefix('.'));
-            own.is_some_and(|own| self.drop.contains(&own))
+        let own_key = |key: &str| key.strip_prefix(prefix)?.strip_prefix('.').map(str::to_owned);
+        // Under the name that it is written as.
+        let renamed = |key: &str| match own_key(key) {
+            Some(own) => format!("{}.{own}", self.arch),
+            None => key.to_owned(),
         };
+        let is_dropped = |key: &str| own_key(key).is_some_and(|own| self.drop.contains(&own.as_str()));
         let mut out = Metadata::default();
         for (key, value) in source.model().metadata().iter() {
             let of_file =
                 key.starts_with("split.") || key == "general.alignment" || key.starts_with("paceline.");
             let of_tail = !self.is_tail && key.starts_with("tokenizer.");
             if !(of_file || of_tail || is_dropped(key)) {
-                out.set(key, value.clone());
+                out.set(renamed(key), value.clone());
             }
         }
+        out.set("general.architecture", Value::string(self.arch));
         for (key, array) in source.per_layer_arrays() {
             // Some arrays are of the layers alone.
             let n_entries = array.len();
             let blocks = self.blocks().map(|kept| kept.layer as usize).filter(|&layer| layer < n_entries);
-            out.set(key, array.select(blocks).expect("length and element type were checked with the model"));
+            let own = array.select(blocks).expect("length and element type were checked with the model");
+            out.set(renamed(&key), own);
         }
         for (key, value) in &self.put {
-            out.set(format!("{prefix}.{key}"), value.clone());
+            out.set(format!("{}.{key}", self.arch), value.clone());
         }
         if !self.is_tail {
             out.set("tokenizer.ggml.model", Value::string("no_vocab"));

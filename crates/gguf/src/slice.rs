@@ -1,21 +1,26 @@
-//! Writing a range of layers as a model of its own that stock llama.cpp loads, and reading back what it is.
+//! Writing a range of layers as a model of its own that stock llama.cpp loads; what it says of itself is in `info.rs`.
 //!
 //! Owns the slice file, the embedding file beside the first one, the file of drafting blocks beside the tail's where
 //! they need one, and the vocabulary file. What a slice must hold is decided in `layout.rs`.
+
+mod info;
 
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use half::f16;
+
+use crate::arch::{Absent, FinalNorm};
 use crate::layout::{Kept, Layout, Reorder};
 use crate::source::{CutError, OUTPUT, OUTPUT_BIAS, Source, TOKEN_EMBD};
 use crate::write::{NewTensor, Output, Progress, chunks, write_file};
 use crate::{FileDigest, Identity, Metadata, Model, Tensor, TensorType, Value};
 
-/// Raised when a slice's content changes for the same model and range, so that old ones are written again.
-pub const SLICE_VERSION: u32 = 2;
+pub use info::{SliceError, SliceInfo, SliceNextN};
 
-const QUERY_NORM: &str = "attn_q_norm.weight";
+/// Raised when a slice's content changes for the same model and range, so that old ones are written again.
+pub const SLICE_VERSION: u32 = 3;
 
 /// A slice that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -222,6 +227,7 @@ struct Piece<'m> {
 enum Data<'m> {
     Copy(&'m Tensor),
     Zero,
+    One,
     Reordered(&'m Tensor, Reorder),
     Scaled(&'m Tensor, f32),
 }
@@ -229,7 +235,7 @@ enum Data<'m> {
 fn pieces<'m>(source: &Source<'m>, layout: &Layout) -> Result<Vec<Piece<'m>>, CutError> {
     let tensors = source.model().tensors();
     let mut pieces: Vec<_> =
-        source.globals().iter().map(|&at| global_piece(source, layout, &tensors[at])).collect();
+        source.globals().iter().filter_map(|&at| global_piece(source, layout, &tensors[at])).collect();
     for (number, kept) in layout.blocks().enumerate() {
         for &at in source.layer(kept.layer) {
             let (_, rest) = tensors[at].layer().expect("it is listed as a layer's");
@@ -242,12 +248,15 @@ fn pieces<'m>(source: &Source<'m>, layout: &Layout) -> Result<Vec<Piece<'m>>, Cu
 }
 
 /// Tensors of the whole model go into every slice; those as large as the vocabulary only where they are used.
-fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) -> Piece<'m> {
+fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) -> Option<Piece<'m>> {
     let dummy = |ty: TensorType, dims: Vec<u64>| {
         let bytes = crate::header::tensor_bytes(ty, &dims).expect("a shape of the model, or one row of it");
         Piece { new: NewTensor { name: tensor.name.clone(), dims, ty, bytes }, data: Data::Zero }
     };
-    match tensor.name.as_str() {
+    let absent = layout.absent.iter().find(|(name, _)| *name == tensor.name);
+    Some(match tensor.name.as_str() {
+        _ if absent.is_some_and(|(_, instead)| *instead == Absent::LeftOut) => return None,
+        _ if absent.is_some() => dummy(tensor.ty, tensor.dims.clone()),
         TOKEN_EMBD | OUTPUT if !layout.is_tail => dummy(TensorType::F32, vec![tensor.row_elements(), 1]),
         OUTPUT_BIAS if !layout.is_tail => dummy(TensorType::F32, vec![1]),
         // A tail with its own head reads embeddings only to draft, but they must have their shape: the smallest type does.
@@ -260,7 +269,7 @@ fn global_piece<'m>(source: &Source<'m>, layout: &Layout, tensor: &'m Tensor) ->
             dummy(TensorType::Q4_0, tensor.dims.clone())
         }
         _ => Piece { new: NewTensor::like(tensor), data: Data::Copy(tensor) },
-    }
+    })
 }
 
 fn layer_piece<'m>(
@@ -270,7 +279,15 @@ fn layer_piece<'m>(
     kept: Kept,
 ) -> Result<Piece<'m>, CutError> {
     let bad = |problem| CutError::Tensor { name: tensor.name.clone(), problem };
-    let data = match (layout.reorder, layout.query_norm) {
+    let factor = layout.scaled.iter().find(|(name, _)| *name == rest).map(|(_, factor)| *factor);
+    let data = match (layout.reorder, factor) {
+        // What multiplies all of the residual stream rather than what the layer adds to it.
+        _ if kept.pass_through && rest.starts_with("layer_output_scale") => {
+            if tensor.ty != TensorType::F32 {
+                return Err(bad("must hold 32-bit floats"));
+            }
+            Data::One
+        }
         _ if kept.pass_through => Data::Zero,
         (Some(reorder), _) if moves(rest) => {
             let rows = if tensor.dims.len() == 1 { tensor.row_elements() } else { tensor.n_rows() };
@@ -284,9 +301,9 @@ fn layer_piece<'m>(
             }
             Data::Reordered(tensor, reorder)
         }
-        (_, Some(factor)) if rest == QUERY_NORM => {
-            if tensor.ty != TensorType::F32 {
-                return Err(bad("must hold 32-bit floats"));
+        (_, Some(factor)) => {
+            if !matches!(tensor.ty, TensorType::F32 | TensorType::F16) {
+                return Err(bad("must hold 32-bit or 16-bit floats"));
             }
             Data::Scaled(tensor, factor)
         }
@@ -306,6 +323,8 @@ impl Piece<'_> {
     fn fill(&self, model: &Model, out: &mut Output<'_>) -> io::Result<()> {
         match self.data {
             Data::Zero => out.zeros(self.new.bytes),
+            Data::One => chunks(self.new.bytes)
+                .try_for_each(|(_, len)| out.data(&1_f32.to_le_bytes().repeat(len / size_of::<f32>()))),
             Data::Copy(tensor) => copy(model, tensor, out),
             Data::Reordered(tensor, reorder) => copy_reordered(model, tensor, reorder, out),
             Data::Scaled(tensor, factor) => copy_scaled(model, tensor, factor, out),
@@ -344,8 +363,14 @@ fn copy_scaled(model: &Model, tensor: &Tensor, factor: f32, out: &mut Output<'_>
     chunks(tensor.bytes).try_for_each(|(start, len)| {
         buffer.resize(len, 0);
         model.read_at(tensor, start, &mut buffer)?;
-        for element in buffer.as_chunks_mut::<4>().0 {
-            *element = (f32::from_le_bytes(*element) * factor).to_le_bytes();
+        if tensor.ty == TensorType::F16 {
+            for element in buffer.as_chunks_mut::<2>().0 {
+                *element = f16::from_f32(f16::from_le_bytes(*element).to_f32() * factor).to_le_bytes();
+            }
+        } else {
+            for element in buffer.as_chunks_mut::<4>().0 {
+                *element = (f32::from_le_bytes(*element) * factor).to_le_bytes();
+            }
         }
         out.data(&buffer)
     })
@@ -374,115 +399,15 @@ fn slice_metadata(source: &Source<'_>, layout: &Layout, model_id: Identity) -> M
     out.set("paceline.layer_end", layout.range.end);
     out.set("paceline.n_layers", source.n_layers());
     out.set("paceline.input_scale", scale.factor(source.model().n_embd()));
-    out.set("paceline.capture", Value::string(&format!("{}-{}", arch.capture, layout.kept.len() - 1)));
+    out.set("paceline.capture", Value::string(&arch.capture.name(layout.kept.len())));
+    let norm = match arch.final_norm {
+        FinalNorm::Called(name) => name,
+        FinalNorm::Unnamed => "",
+    };
+    out.set("paceline.final_norm", Value::string(norm));
     out.set("paceline.tolerance", layout.tolerance);
     let nextn = if layout.is_tail { source.nextn() } else { 0..0 };
     out.set("paceline.nextn", nextn.len() as u32);
     out.set("paceline.nextn_apart", layout.nextn.is_empty() && !nextn.is_empty());
     out
-}
-
-/// What the engine must know about a slice, all of it in the file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SliceInfo {
-    /// The model it was cut from.
-    pub model_id: Identity,
-    /// Its layers, counted in the whole model.
-    pub range: Range<u32>,
-    /// Layers of the whole model.
-    pub n_layers: u32,
-    /// Layers in the file, pass-through ones included; blocks that draft are none.
-    pub n_file_layers: u32,
-    /// The model's own blocks that draft (NextN), if this is its tail.
-    pub nextn: Option<SliceNextN>,
-    /// Factor on its input: on embedding rows in the first stage, on hidden rows in the others.
-    pub input_scale: f32,
-    /// Graph tensor that holds the hidden rows to pass on.
-    pub capture: String,
-    /// Largest logit difference to the unsplit model that this cut is known to cause; 0 where it is bit-equal.
-    pub tolerance: f32,
-}
-
-/// Blocks that draft (NextN) with a tail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceNextN {
-    /// How many, at least one.
-    pub n_blocks: u32,
-    /// Whether they are in the file at [`nextn_path`] rather than in the slice, behind its layers.
-    pub is_apart: bool,
-}
-
-/// A file that is not a slice this build can use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SliceError {
-    /// An ordinary model, or another file.
-    #[error("{0} is not a slice; cut the model with `paceline split`")]
-    NotSlice(PathBuf),
-    /// Written by another version.
-    #[error(
-        "{path} is a slice of version {version}, not {SLICE_VERSION}; cut the model again with `paceline split`"
-    )]
-    Version {
-        /// Which file.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
-    /// A key is missing or impossible.
-    #[error("{path}: {key} is missing or wrong; cut the model again with `paceline split`")]
-    Key {
-        /// Which file.
-        path: PathBuf,
-        /// Which key.
-        key: &'static str,
-    },
-}
-
-impl SliceInfo {
-    /// Reads it from an opened slice.
-    ///
-    /// # Errors
-    /// If the file is no slice, or one of another version.
-    pub fn read(slice: &Model) -> Result<Self, SliceError> {
-        let metadata = slice.metadata();
-        let path = || slice.path().to_owned();
-        let version = metadata.get_u32("paceline.version").ok_or_else(|| SliceError::NotSlice(path()))?;
-        if version != SLICE_VERSION {
-            return Err(SliceError::Version { path: path(), version });
-        }
-        let bad = |key| SliceError::Key { path: path(), key };
-        let count = |key| metadata.get_u32(key).ok_or_else(|| bad(key));
-        let number = |key| metadata.get_f32(key).filter(|v| v.is_finite()).ok_or_else(|| bad(key));
-        let text = |key| metadata.get_str(key).ok_or_else(|| bad(key));
-        let range = count("paceline.layer_start")?..count("paceline.layer_end")?;
-        let n_layers = count("paceline.n_layers")?;
-        if range.is_empty() || range.end > n_layers {
-            return Err(bad("paceline.layer_end"));
-        }
-        let n_nextn = count("paceline.nextn")?;
-        let is_apart =
-            metadata.get_bool("paceline.nextn_apart").ok_or_else(|| bad("paceline.nextn_apart"))?;
-        Ok(Self {
-            model_id: text("paceline.model_id")?.parse().map_err(|_| bad("paceline.model_id"))?,
-            range,
-            n_layers,
-            n_file_layers: slice.n_layers(),
-            nextn: (n_nextn > 0).then_some(SliceNextN { n_blocks: n_nextn, is_apart }),
-            input_scale: number("paceline.input_scale")?,
-            capture: text("paceline.capture")?.to_owned(),
-            tolerance: number("paceline.tolerance")?,
-        })
-    }
-
-    /// Whether it looks up embeddings.
-    #[must_use]
-    pub const fn is_first(&self) -> bool {
-        self.range.start == 0
-    }
-
-    /// Whether it has the output head.
-    #[must_use]
-    pub const fn is_tail(&self) -> bool {
-        self.range.end == self.n_layers
-    }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::arch::{self, Architecture, NextN, Rule};
+use crate::arch::{self, Architecture, NextN, Rule, Test};
 use crate::layout::Layout;
 use crate::{Model, Value};
 
@@ -28,6 +28,8 @@ const PER_LAYER: &[&str] = &[
     "swiglu_clamp_shexp",
     "deepstack_mapping",
 ];
+/// The same without a prefix.
+const PER_LAYER_BARE: &[&str] = &["xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"];
 
 /// A model or a cut that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,21 +130,38 @@ impl<'m> Source<'m> {
         if n_layers == 0 || model.n_blocks() > MAX_LAYERS {
             return Err(source.bad_key("block_count"));
         }
-        for rule in arch.rules {
-            match *rule {
-                Rule::NotWithLayers { layers, reason } if layers == n_layers => {
-                    return Err(unsupported(reason));
-                }
-                Rule::NotWithKey { key, reason } if model.arch_value(key).is_some() => {
-                    return Err(unsupported(reason));
-                }
-                _ => {}
-            }
+        if let Some(reason) = source.refusal() {
+            return Err(unsupported(&reason));
         }
         source.check_keys()?;
         source.sort_tensors()?;
         source.nextn = source.usable_nextn();
         Ok(source)
+    }
+
+    /// Why this variant cannot be cut, although its architecture can.
+    fn refusal(&self) -> Option<String> {
+        let holds = |key: &str, test: Test| {
+            let value = self.model.arch_value(key);
+            match test {
+                Test::Present => value.is_some(),
+                Test::Zero => value.and_then(Value::as_u64) == Some(0),
+                Test::Positive => value.is_some_and(|value| value.as_u64() != Some(0)),
+            }
+        };
+        self.arch.rules.iter().find_map(|rule| match *rule {
+            Rule::NotWithLayers { layers, reason } | Rule::PadPast { layers, reason }
+                if layers == self.n_layers =>
+            {
+                Some(reason.to_owned())
+            }
+            Rule::NotWith { key, test, reason } if holds(key, test) => Some(reason.to_owned()),
+            Rule::AsByDepth(depths) if depths.iter().all(|(layers, _)| *layers != self.n_layers) => {
+                let known: Vec<String> = depths.iter().map(|(layers, _)| layers.to_string()).collect();
+                Some(format!("llama.cpp knows it with {} layers only", known.join(" or ")))
+            }
+            _ => None,
+        })
     }
 
     /// Blocks that draft, if llama.cpp can run them: it aborts at a number or at tensors that it does not expect. Some
@@ -162,15 +181,13 @@ impl<'m> Source<'m> {
         if self.model.n_embd() == 0 {
             return Err(self.bad_key("embedding_length"));
         }
-        for key in PER_LAYER {
-            if let Some(array) = self.model.arch_value(key).and_then(Value::as_array) {
-                // Blocks that draft have entries in most arrays, but not in all.
-                let fits =
-                    [self.model.n_blocks(), self.n_layers].map(u64::from).contains(&(array.len() as u64));
-                if !fits || array.element_type().size().is_none() {
-                    return Err(self.bad_key(key));
-                }
-            }
+        // Blocks that draft have entries in most arrays, but not in all.
+        let fits = |array: crate::Array<'_>| {
+            let lengths = [self.model.n_blocks(), self.n_layers].map(u64::from);
+            lengths.contains(&(array.len() as u64)) && array.element_type().size().is_some()
+        };
+        if let Some((key, _)) = self.per_layer_arrays().find(|(_, array)| !fits(*array)) {
+            return Err(self.bad_full_key(key));
         }
         Ok(())
     }
@@ -202,8 +219,12 @@ impl<'m> Source<'m> {
 
     /// What is in the file under an architecture's key, as an error.
     pub(crate) fn bad_key(&self, key: &str) -> CutError {
-        let found = self.model.arch_value(key).map_or_else(|| "missing".to_owned(), Value::to_string);
-        CutError::Metadata { key: format!("{}.{key}", self.arch.name), found }
+        self.bad_full_key(format!("{}.{key}", self.arch.name))
+    }
+
+    fn bad_full_key(&self, key: String) -> CutError {
+        let found = self.model.metadata().get(&key).map_or_else(|| "missing".to_owned(), Value::to_string);
+        CutError::Metadata { key, found }
     }
 
     /// The model.
@@ -260,6 +281,25 @@ impl<'m> Source<'m> {
         sections.and_then(crate::Array::to_u64s).is_some_and(|sections| sections.iter().any(|&n| n != 0))
     }
 
+    /// A count of each layer, whether it is one number for all or an array.
+    pub(crate) fn counts(&self, key: &str) -> Result<Vec<u64>, CutError> {
+        let value = self.model.arch_value(key).ok_or_else(|| self.bad_key(key))?;
+        let n_layers = self.n_layers as usize;
+        let counts = match value.as_array() {
+            Some(array) => array.to_u64s().map(|mut counts| {
+                counts.truncate(n_layers);
+                counts
+            }),
+            None => value.as_u64().map(|count| vec![count; n_layers]),
+        };
+        counts.ok_or_else(|| self.bad_key(key))
+    }
+
+    /// Whether the file has an array under this key.
+    pub(crate) fn has_array(&self, key: &str) -> bool {
+        self.model.arch_value(key).and_then(Value::as_array).is_some()
+    }
+
     /// Entries of the vocabulary.
     #[must_use]
     pub fn n_vocab(&self) -> u64 {
@@ -269,9 +309,10 @@ impl<'m> Source<'m> {
     /// The arrays that are cut with the layers, as full keys.
     pub(crate) fn per_layer_arrays(&self) -> impl Iterator<Item = (String, crate::Array<'m>)> {
         let model = self.model;
-        PER_LAYER.iter().filter_map(move |key| {
-            let array = model.arch_value(key)?.as_array()?;
-            Some((format!("{}.{key}", model.arch()), array))
+        let own = PER_LAYER.iter().map(move |key| format!("{}.{key}", model.arch()));
+        own.chain(PER_LAYER_BARE.iter().map(|&key| key.to_owned())).filter_map(move |key| {
+            let array = model.metadata().get(&key)?.as_array()?;
+            Some((key, array))
         })
     }
 

@@ -60,6 +60,8 @@ static TYPES: [Row; 35] = [
 impl TensorType {
     /// 32-bit floats.
     pub const F32: Self = Self(&TYPES[0]);
+    /// 16-bit floats.
+    pub const F16: Self = Self(&TYPES[1]);
     /// Blocks of 32 4-bit values with a half-precision scale.
     pub const Q4_0: Self = Self(&TYPES[2]);
     /// Blocks of 32 8-bit values with a half-precision scale.
@@ -121,10 +123,8 @@ mod tests {
     #[test]
     fn the_table_is_ordered_so_that_it_can_be_searched() {
         assert!(TYPES.is_sorted_by(|a, b| a.id < b.id));
-        assert_eq!(
-            (TensorType::F32.name(), TensorType::Q4_0.name(), TensorType::Q8_0.name()),
-            ("f32", "q4_0", "q8_0")
-        );
+        let named = [TensorType::F32, TensorType::F16, TensorType::Q4_0, TensorType::Q8_0];
+        assert_eq!(named.map(TensorType::name), ["f32", "f16", "q4_0", "q8_0"]);
         for row in &TYPES {
             assert_eq!(TensorType::from_id(row.id).map(TensorType::name), Some(row.name));
         }

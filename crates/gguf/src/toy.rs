@@ -27,7 +27,7 @@ pub const VOCABULARY: u32 = 512;
 const CONTEXT: u32 = 4096;
 
 /// The metadata of one variant of an architecture.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ToySpec {
     /// Unique: the architecture's name, with a suffix for variants.
     pub name: &'static str,
@@ -35,8 +35,8 @@ pub struct ToySpec {
     pub arch: &'static str,
     /// Layers unless [`Toy::layers`] says otherwise, without those that only draft.
     pub n_layers: u32,
-    /// Keys under the architecture's prefix, on top of those that all have.
-    keys: &'static [(&'static str, Key)],
+    /// Groups of keys under the architecture's prefix, on top of those that all have.
+    keys: &'static [&'static [(&'static str, Key)]],
     /// Parts of names of tensors that llama.cpp offers but this variant does not have.
     skip: &'static [&'static str],
 }
@@ -45,10 +45,14 @@ impl ToySpec {
     /// Blocks that draft (NextN), on top of its layers.
     #[must_use]
     pub fn n_nextn(&self) -> u32 {
-        match self.keys.iter().find(|(key, _)| *key == "nextn_predict_layers") {
+        match self.keys().find(|(key, _)| *key == "nextn_predict_layers") {
             Some((_, Key::U(n))) => *n,
             _ => 0,
         }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &'static (&'static str, Key)> + use<> {
+        self.keys.iter().flat_map(|group| group.iter())
     }
 }
 
@@ -58,23 +62,33 @@ enum Key {
     F(f32),
     B(bool),
     Us(&'static [u32]),
+    Fs(&'static [f32]),
+    Bs(&'static [bool]),
 }
 
-impl From<Key> for Value {
-    fn from(key: Key) -> Self {
-        match key {
-            Key::U(value) => value.into(),
-            Key::F(value) => value.into(),
-            Key::B(value) => value.into(),
-            Key::Us(values) => Self::u32s(values),
+impl Key {
+    /// An array with an entry for each of the variant's own layers goes round for the layers that there are.
+    fn fit(self, own: usize, n_layers: usize) -> Value {
+        match self {
+            Self::U(value) => value.into(),
+            Self::F(value) => value.into(),
+            Self::B(value) => value.into(),
+            Self::Us(values) => Value::u32s(&cycled(values, own, n_layers)),
+            Self::Fs(values) => Value::f32s(&cycled(values, own, n_layers)),
+            Self::Bs(values) => Value::bools(&cycled(values, own, n_layers)),
         }
     }
+}
+
+fn cycled<T: Copy>(values: &[T], own: usize, n_layers: usize) -> Vec<T> {
+    let n = if values.len() == own { n_layers } else { values.len() };
+    values.iter().copied().cycle().take(n).collect()
 }
 
 /// All variants.
 #[must_use]
 pub fn specs() -> &'static [ToySpec] {
-    specs::SPECS
+    &specs::SPECS
 }
 
 /// A tensor that a model wants.
@@ -162,8 +176,11 @@ impl Toy {
             ("attention.layer_norm_epsilon", Key::F(1e-5)),
             ("vocab_size", Key::U(VOCABULARY)),
         ];
-        for (key, value) in common.iter().chain(self.spec.keys) {
-            out.set(format!("{arch}.{key}"), *value);
+        for (key, value) in common.into_iter().chain(self.spec.keys().copied()) {
+            // The only ones without a prefix.
+            let bare = key.starts_with("xielu.");
+            let key = if bare { key.to_owned() } else { format!("{arch}.{key}") };
+            out.set(key, value.fit(self.spec.n_layers as usize, self.n_layers as usize));
         }
         out
     }
@@ -220,8 +237,9 @@ impl Toy {
     }
 
     fn has(&self, name: &str) -> bool {
-        // llama.cpp offers a scale beside every matrix, for one storage type only.
-        let scale = name.ends_with(".scale") || name.ends_with(".input_scale");
+        // llama.cpp offers a scale beside every matrix, for one storage type only; one architecture has another.
+        let of_matrix = !name.ends_with("ffn_gate_inp.scale");
+        let scale = of_matrix && name.ends_with(".scale") || name.ends_with(".input_scale");
         !scale && !self.spec.skip.iter().any(|part| name.contains(part))
     }
 
@@ -279,6 +297,11 @@ fn distribution(name: &str, dims: &[u64]) -> (f32, f32) {
         _ if name.ends_with("ssm_a") => (-1.0, 0.25),
         _ if name.contains("conv") || name.ends_with("ssm_d") => (0.0, 0.5),
         _ if name.contains("norm") && name.ends_with("weight") => (1.0, 0.2),
+        // Factors on all of the residual stream and on what chooses experts, and divisors of activations.
+        _ if name.contains("layer_output_scale") || name.ends_with(".scale") || name.ends_with(".scales") => {
+            (1.0, 0.2)
+        }
+        _ if name.contains("position_embd") => (0.0, 0.5),
         _ if name.contains("sinks") => (0.0, 1.0),
         _ if name.ends_with("bias") => (0.0, 0.1),
         _ if dims.len() == 1 => (0.0, 0.3),

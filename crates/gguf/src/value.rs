@@ -107,6 +107,12 @@ impl Value {
         Self::array(ValueType::U32, values.len(), values.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 
+    /// An array of 32-bit numbers.
+    #[must_use]
+    pub fn f32s(values: &[f32]) -> Self {
+        Self::array(ValueType::F32, values.len(), values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    }
+
     /// An array of texts.
     #[must_use]
     pub fn strings<S: AsRef<str>>(values: &[S]) -> Self {

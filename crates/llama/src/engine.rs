@@ -153,7 +153,7 @@ impl LlamaEngine {
             &config.path,
         )?;
         if role.capture.is_some() {
-            probe::check_capture(&mut context, &file)?;
+            probe::check_capture(&mut context, &file, role.final_norm.as_deref())?;
         }
         let embeddings = role.embeddings(&file, model.row_width())?;
         let vocab = if role.is_tail { Vocab::of(Arc::clone(&model)) } else { None };

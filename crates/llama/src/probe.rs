@@ -16,12 +16,18 @@ const ROWS: usize = 3;
 /// another tensor gives.
 const TOLERANCE: f64 = 0.02;
 
-/// Refuses a slice whose captured tensor is missing, misshapen, or not the residual stream.
-pub(crate) fn check_capture(context: &mut Context, file: &Model) -> Result<(), LoadError> {
+/// Refuses a slice whose captured tensor is missing, misshapen, or not the residual stream: not what the norm whose tensors
+/// are called `norm` is applied to. Without one only the shape is looked at.
+pub(crate) fn check_capture(
+    context: &mut Context,
+    file: &Model,
+    norm: Option<&str>,
+) -> Result<(), LoadError> {
     let unsuitable = |reason: String| LoadError::unsuitable(file.path(), reason);
     let width = context.model().row_width();
     let rows = random_rows(ROWS.min(context.max_rows()) * width);
     let hidden = capture(context, &rows).map_err(&unsuitable)?;
+    let Some(norm) = norm else { return Ok(()) };
     let name = tensor_name("result_norm").expect("it is short and has no NUL byte");
     let own = context.tap().map(|tap| tap.rename(name));
     let normed = capture(context, &rows).map_err(&unsuitable)?;
@@ -30,7 +36,7 @@ pub(crate) fn check_capture(context: &mut Context, file: &Model) -> Result<(), L
         captured = shown(&own);
         tap.rename(own);
     }
-    let norm = FinalNorm::read(file, width).map_err(&unsuitable)?;
+    let norm = FinalNorm::read(file, norm, width).map_err(&unsuitable)?;
     let error = norm.error(&hidden, &normed, width);
     tracing::debug!(captured, error, "captured tensor checked");
     if error.is_finite() && error <= TOLERANCE {
@@ -79,15 +85,15 @@ struct FinalNorm {
 }
 
 impl FinalNorm {
-    fn read(file: &Model, width: usize) -> Result<Self, String> {
+    fn read(file: &Model, name: &str, width: usize) -> Result<Self, String> {
         let epsilon = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"]
             .iter()
             .find_map(|key| file.arch_value(key)?.as_f64())
             .unwrap_or(1e-5);
         Ok(Self {
             epsilon,
-            weight: vector(file, "output_norm.weight", width)?,
-            bias: vector(file, "output_norm.bias", width)?,
+            weight: vector(file, &format!("{name}.weight"), width)?,
+            bias: vector(file, &format!("{name}.bias"), width)?,
         })
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Role {
     pub(crate) input_scale: f32,
     /// The tensor that leaves the stage; none for the tail.
     pub(crate) capture: Option<CString>,
+    /// The tensors of the norm behind the last layer, if it can be checked.
+    pub(crate) final_norm: Option<String>,
 }
 
 impl Role {
@@ -29,7 +31,14 @@ impl Role {
             Ok(info) => info,
             Err(SliceError::NotSlice(_)) => {
                 let layers = LayerRange { start: 0, end: file.n_layers() };
-                return Ok(Self { layers, is_first: true, is_tail: true, input_scale: 1.0, capture: None });
+                return Ok(Self {
+                    layers,
+                    is_first: true,
+                    is_tail: true,
+                    input_scale: 1.0,
+                    capture: None,
+                    final_norm: None,
+                });
             }
             Err(other) => return Err(unsuitable(other.to_string())),
         };
@@ -45,6 +54,7 @@ impl Role {
             is_tail: info.is_tail(),
             input_scale: info.input_scale,
             capture,
+            final_norm: info.final_norm,
         })
     }
 

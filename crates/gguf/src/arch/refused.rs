@@ -3,6 +3,7 @@
 /// Names and the reason, worded to follow "cannot be cut into stages:".
 pub(super) const REASONS: &[(&[&str], &str)] = &[
     (&["gemma3n"], "its layers also take inputs made from token ids and share keys and values"),
+    (&["grovemoe"], "llama.cpp writes past a list of rows where a token chooses two experts of one group"),
     (&["minimax-01"], "the decay of its lightning attention follows from the layer's index and count"),
     (&["muse-glimmer", "talkie"], "llama.cpp normalises the input of every graph"),
     (&["nanbeige"], "its layers may run several times over"),
@@ -13,6 +14,8 @@ pub(super) const REASONS: &[(&[&str], &str)] = &[
     ),
     (&["kimi-k3"], "residuals of earlier blocks are mixed into later ones"),
     (&["hrm_text"], "it is recurrent over its layers"),
+    (&["plamo2"], "llama.cpp did not finish a call of a small model of it"),
+    (&["chameleon", "plm"], "no small model of it could be made that llama.cpp runs"),
     (&["cogvlm"], "llama.cpp takes rows for image features"),
     (&["graniteswitch"], "its graph takes tokens only"),
     (

@@ -1,23 +1,35 @@
 //! Which metadata a slice has beyond what is copied.
 
-use super::arrange::{INTERVAL, RECURRENT, WINDOWS};
+use super::arrange::{BY_DEPTH, INDEXERS, INTERVAL, RECURRENT, WINDOWS};
 use super::{Layout, Reorder};
 use crate::Value;
-use crate::arch::{AttentionFix, RecurrentLayers, Rule};
+use crate::arch::{Absent, AttentionFix, RecurrentLayers, Rule, Windows};
 use crate::source::{CutError, Source};
 
 impl Layout {
     /// Applied once it is clear which layers there are.
     pub(super) fn rewrite(&mut self, source: &Source<'_>, rule: Rule) -> Result<(), CutError> {
         match rule {
-            Rule::SlidingWindow { period, only_if_set } => {
-                if let Some(windows) = source.windows(period, only_if_set)? {
+            Rule::SlidingWindow(from @ Windows::Every { .. }) => {
+                // An array of the file's own has been cut with the layers.
+                if !source.has_array(WINDOWS)
+                    && let Some(windows) = source.windows(from)?
+                {
                     self.put_kinds(WINDOWS, &windows);
                 }
             }
             Rule::BothKinds(from @ RecurrentLayers::Interval { .. }) => {
-                self.put_kinds(RECURRENT, &source.recurrent_layers(from)?);
+                if !source.has_array(RECURRENT) {
+                    self.put_kinds(RECURRENT, &source.kinds(from)?.recurrent);
+                }
                 self.drop.push(INTERVAL);
+            }
+            Rule::SharedIndexer => {
+                if !source.has_array(INDEXERS) {
+                    let all = source.indexers()?;
+                    let own: Vec<bool> = self.kept.iter().map(|kept| all[kept.layer as usize]).collect();
+                    self.put.push((INDEXERS, Value::bools(&own)));
+                }
             }
             Rule::EmbeddingScaleOnce => {
                 if !self.is_first {
@@ -40,7 +52,47 @@ impl Layout {
                 }
             }
             Rule::GatingFunction => self.gating_function(source),
-            Rule::RotationGap { .. } | Rule::NotWithLayers { .. } | Rule::NotWithKey { .. } => {}
+            Rule::ResidualByDepth => {
+                let factor = (self.kept.len() as f32 / source.n_layers() as f32).sqrt();
+                if !self.is_whole {
+                    self.scaled.extend(BY_DEPTH.map(|name| (name, factor)));
+                }
+            }
+            Rule::FirstOnly { tensor, later } => {
+                if !self.is_first {
+                    self.absent.push((tensor, later));
+                }
+            }
+            Rule::FullOnly { tensor } => {
+                let windows = source.windows(Windows::Listed)?.unwrap_or_default();
+                if self.kept.iter().all(|kept| windows[kept.layer as usize]) {
+                    self.absent.push((tensor, Absent::LeftOut));
+                }
+            }
+            Rule::LaterAs { arch, key, value } => {
+                if !self.is_first {
+                    self.arch = arch;
+                    self.put.push((key, value.into()));
+                }
+            }
+            Rule::AsByDepth(depths) => {
+                let depth = depths.iter().find(|(layers, _)| *layers == source.n_layers());
+                self.arch = depth.map_or(self.arch, |(_, arch)| arch);
+            }
+            Rule::TextOnly { key } => {
+                if source.model().arch_value(key).is_some() {
+                    self.put.push((key, 0_u32.into()));
+                }
+            }
+            Rule::SlidingWindow(Windows::Listed)
+            | Rule::BothKinds(_)
+            | Rule::Aligned(_)
+            | Rule::AtLeast { .. }
+            | Rule::PadPast { .. }
+            | Rule::NeedsSparse
+            | Rule::WholeLayers
+            | Rule::NotWithLayers { .. }
+            | Rule::NotWith { .. } => {}
         }
         Ok(())
     }
@@ -70,7 +122,7 @@ impl Layout {
         let head = source.model().arch_u32("attention.key_length").unwrap_or(nominal);
         let factor = (head as f32 / nominal as f32).sqrt();
         match by {
-            AttentionFix::QueryNorm => self.query_norm = Some(factor),
+            AttentionFix::QueryNorm => self.scaled.push(("attn_q_norm.weight", factor)),
             AttentionFix::RotationFactor => {
                 let own = source.model().arch_value("rope.scaling.attn_factor").and_then(Value::as_f64);
                 let own = own.unwrap_or(1.0) as f32;

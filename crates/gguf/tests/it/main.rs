@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 mod folders;
+mod guide;
 mod models;
 mod plans;
+mod rules;
 mod slices;
 mod toys;

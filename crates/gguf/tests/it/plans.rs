@@ -22,15 +22,22 @@ fn every_architecture_can_be_planned_into_any_number_of_stages() {
         let shape = Shape { drafting: spec.n_nextn(), ..Shape::default() };
         let whole = Model::open(&toys::write(folder.path(), toy, spec.n_layers, shape)).unwrap();
         let source = Source::new(&whole).unwrap();
-        for n in 1..=source.n_layers().min(9) {
+        // The only one that cannot be cut before every layer.
+        let stages = if spec.arch == "glm-dsa" { 3 } else { source.n_layers().min(9) };
+        for n in 1..=stages {
             let plan = Plan::balanced(&source, n).unwrap();
             assert_eq!(plan.stages.len(), n as usize, "{}", spec.name);
             covers(&plan, &source);
             assert_eq!(Plan::at_cuts(&source, &plan.cuts()).unwrap(), plan);
         }
-        for at in 1..source.n_layers() {
-            source.check_boundary(at).unwrap_or_else(|error| panic!("{}: {error}", spec.name));
-        }
+        let illegal: Vec<u32> =
+            (1..source.n_layers()).filter(|&at| source.check_boundary(at).is_err()).collect();
+        assert_eq!(
+            illegal,
+            if spec.arch == "glm-dsa" { vec![1, 2, 4, 5, 7] } else { vec![] },
+            "{}",
+            spec.name
+        );
     }
 }
 
@@ -92,6 +99,8 @@ proptest! {
         let toy = Toy::new(&specs()[which]);
         prop_assume!(toy.spec().n_nextn() == 0);
         let whole = Model::open(&toys::write(folder.path(), toy, n_layers, Shape::default())).unwrap();
+        // Some are known with certain numbers of layers only, and one cannot be cut before every layer.
+        prop_assume!(Source::new(&whole).is_ok() && toy.spec().arch != "glm-dsa");
         let source = Source::new(&whole).unwrap();
         let plan = Plan::balanced(&source, n_stages).unwrap();
         covers(&plan, &source);

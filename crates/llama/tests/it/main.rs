@@ -6,6 +6,7 @@ mod engine;
 mod exact;
 mod models;
 mod prompts;
+mod recurrent;
 mod sliding;
 mod support;
 mod vocab;

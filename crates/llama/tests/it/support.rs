@@ -89,6 +89,12 @@ impl Line {
         }
     }
 
+    /// Cuts a slot on every stage; false as soon as one says that it cannot.
+    pub(crate) fn try_cut(&mut self, slot: u16, len: usize) -> bool {
+        let cut = |engine: &mut LlamaEngine| engine.truncate(Slot(slot), Position(len as u32));
+        self.engines.iter_mut().all(|engine| cut(engine).is_ok())
+    }
+
     /// Cuts a slot on every stage.
     pub(crate) fn cut(&mut self, slot: u16, len: usize) {
         for engine in &mut self.engines {

@@ -1,0 +1,78 @@
+//! Models with recurrent layers: decoding that never takes anything back, several sequences, and what is saved of them.
+
+use gguf::toy::Toy;
+use gguf::{Model, Source};
+use llama::EngineConfig;
+
+use crate::architectures::Bench;
+use crate::support::{Line, cut, difference, span, tokens};
+
+const PROMPT: usize = 20;
+const STEPS: usize = 6;
+/// One with snapshots, one of each other family: state spaces alone, both kinds in a layer, short convolutions.
+const MODELS: [&str; 5] = ["qwen35", "mamba2", "falcon-h1", "lfm2", "granitehybrid"];
+
+fn line(name: &str, n_slots: u16) -> Line {
+    let bench = Bench::new(Toy::named(name).unwrap());
+    let model = Model::open(&bench.whole).unwrap();
+    let (paths, _) = cut(&Source::new(&model).unwrap(), &[3], bench.folder());
+    Line::load(&paths, &EngineConfig { context: 256, n_slots, max_rows: 16, ..EngineConfig::new("") })
+        .unwrap()
+}
+
+fn text(seed: u64) -> Vec<i32> {
+    tokens(PROMPT + STEPS, gguf::toy::VOCABULARY as usize, seed)
+}
+
+/// Logits of every token behind the prompt, each in a call of its own.
+fn decode(line: &mut Line, slot: u16, text: &[i32], from: usize) -> Vec<Vec<f32>> {
+    (from..text.len()).flat_map(|at| line.call(&[span(slot, at, 1, true)], &text[at..=at])).collect()
+}
+
+#[test]
+fn sequences_that_take_turns_are_as_they_are_alone() {
+    for name in MODELS {
+        let texts = [text(1), text(2)];
+        let alone = texts.each_ref().map(|text| {
+            let mut line = line(name, 1);
+            line.call(&[span(0, 0, 10, false)], &text[..10]);
+            line.call(&[span(0, 10, 10, false)], &text[10..PROMPT]);
+            decode(&mut line, 0, text, PROMPT)
+        });
+        let mut line = line(name, 2);
+        for (from, to) in [(0, 10), (10, PROMPT)] {
+            for (slot, text) in (0..).zip(&texts) {
+                line.call(&[span(slot, from, to - from, false)], &text[from..to]);
+            }
+        }
+        for at in PROMPT..PROMPT + STEPS {
+            for (slot, text) in (0..).zip(&texts) {
+                let logits = line.call(&[span(slot, at, 1, true)], &text[at..=at]);
+                let found = difference(&logits, &alone[usize::from(slot)][at - PROMPT..=at - PROMPT]);
+                assert_eq!(found, 0.0, "{name} slot {slot} position {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_saved_goes_on_as_if_nothing_had_been() {
+    for name in MODELS {
+        let text = text(3);
+        let mut line = line(name, 2);
+        for (from, to) in [(0, 10), (10, PROMPT)] {
+            line.call(&[span(0, from, to - from, false)], &text[from..to]);
+        }
+        let saved = line.save(0);
+        let first = decode(&mut line, 0, &text, PROMPT);
+        line.load_saved(1, &saved);
+        assert_eq!(difference(&first, &decode(&mut line, 1, &text, PROMPT)), 0.0, "{name}");
+        // Nothing is taken back, but a slot can be emptied and begun again.
+        assert!(!line.try_cut(0, PROMPT), "{name}");
+        line.cut(0, 0);
+        for (from, to) in [(0, 10), (10, PROMPT)] {
+            line.call(&[span(0, from, to - from, false)], &text[from..to]);
+        }
+        assert_eq!(difference(&first, &decode(&mut line, 0, &text, PROMPT)), 0.0, "{name}");
+    }
+}
