@@ -170,6 +170,7 @@ function canned() {
 test("markdown, code, reasoning and calls are shown, and nothing that a model writes becomes markup", () =>
   visit({ view: "#chat", permissions: ["clipboard-read", "clipboard-write"] }, async (page) => {
     await isReady(page);
+    await settle(page, 40);
     const asked = [];
     await page.route("**/v1/chat/completions", (route) => {
       asked.push(route.request().postDataJSON());
@@ -200,7 +201,9 @@ test("markdown, code, reasoning and calls are shown, and nothing that a model wr
     await page.getByLabel("Result of length_of").fill("6650 km");
     await page.getByRole("button", { name: "Send the result" }).click();
     await answered(page, 2);
-    const [user, assistant, tool] = asked[1].messages;
+    assert.deepEqual([asked[0].temperature, asked[0].max_tokens, asked[0].stream], [0, 40, true]);
+    const [system, user, assistant, tool] = asked[1].messages;
+    assert.deepEqual(system, { role: "system", content: "You are brief." });
     assert.deepEqual([user.role, assistant.tool_calls[0].function.name], ["user", "length_of"]);
     assert.deepEqual(tool, { role: "tool", content: "6650 km", tool_call_id: "call_1" });
   }));

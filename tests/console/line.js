@@ -67,7 +67,7 @@ test("a machine that stands by is shown beside the stages, with what it holds", 
 });
 
 test("windows move along the line, and requests, figures and charts follow", () =>
-  visit({}, async (page) => {
+  visit({}, async (page, requests) => {
     await isReady(page);
     // A copy is guessed well; chance makes some guesses wrong, and what was sent behind them stale.
     const [first, second] = await Promise.all([
@@ -84,6 +84,14 @@ test("windows move along the line, and requests, figures and charts follow", () 
       () => Number.parseFloat(document.querySelector("#live tbody tr td:nth-child(4)").textContent) > 0,
     );
     await until(page, () => Number.parseFloat(document.getElementById("figure-speed").textContent) > 0);
+    await until(page, () =>
+      [...document.querySelectorAll("#live tbody tr td:nth-child(5)")].some((cell) => /[1-9]/.test(cell.textContent)),
+    );
+    await until(page, () =>
+      [...document.querySelectorAll(".stage")].every((card) => card.style.getPropertyValue("--busy") > 0),
+    );
+    assert.match(await page.locator(".stage").nth(1).innerText(), /busy\s+[\d.]+ %/);
+    await until(page, () => /[1-9][\d.]* [kMG]?B\/s/.test(document.querySelectorAll(".link")[1].innerText));
     await charted(page, ["Tokens per second", "Guesses accepted", "Stale windows"]);
     assert.match(await page.locator("#requests-note").innerText(), /2 running/);
     await picture(page, "busy");
@@ -96,6 +104,8 @@ test("windows move along the line, and requests, figures and charts follow", () 
     await charted(page, ["Time to the first token"]);
     assert.equal(await page.locator("#charts .chart").count(), 4);
     assert.match(await page.locator(".chart", { hasText: "Guesses accepted" }).innerText(), /suffix/);
+    const asked = requests.filter((request) => !request.startsWith("GET /console/"));
+    assert.deepEqual(asked, ["GET /", "GET /v1/line/events"], "all of it comes in one stream of events");
   }));
 
 test("a request is cancelled from the page, and its client hears why", () =>

@@ -75,6 +75,20 @@ def test_usage_comes_last_in_a_stream_that_asks_for_it(client):
     assert all(chunk.usage is None for chunk in others)
 
 
+def test_a_stream_says_how_far_its_prompt_is_if_it_is_asked(client):
+    asked = {"model": MODEL, "prompt": "The owl counts the stars. " * 60, "max_tokens": 2, "temperature": 0}
+    stream = client.completions.create(**asked, stream=True, extra_body={"return_progress": True, "cache_prompt": False})
+    told = [(chunk.model_extra.get("prompt_progress"), chunk.choices[0].text) for chunk in stream]
+    steps = [progress for progress, _ in told if progress]
+    whole = client.completions.create(**asked)
+    assert all(not text for progress, text in told if progress) and "".join(text for _, text in told) == whole.choices[0].text
+    assert {step["total"] for step in steps} == {whole.usage.prompt_tokens} and {step["cache"] for step in steps} == {0}
+    done = [step["processed"] for step in steps]
+    assert done[0] == 0 < done[-1] <= whole.usage.prompt_tokens and done == sorted(set(done)), steps
+    assert [step["time_ms"] for step in steps] == sorted(step["time_ms"] for step in steps), steps
+    assert all(progress for progress, _ in told[: len(steps)]), told
+
+
 def test_an_unknown_model_is_not_found(client):
     for ask in (
         lambda: client.chat.completions.create(model="gpt-9", messages=QUESTION),

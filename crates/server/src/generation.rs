@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{Found, Token, TokenLogprobs};
-use scheduler::{Event, Finish, Request, Timings};
+use scheduler::{Event, Finish, Request, RequestId, Timings};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -13,6 +13,7 @@ use crate::api::{Api, Model};
 use crate::drain::Running;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::progress::{Pieces, Progress};
 use crate::request::{Options, Prompt};
 use crate::roll::Listed;
 use crate::shared::SharedPrompt;
@@ -20,9 +21,10 @@ use crate::trace::ChoiceTrace;
 use crate::turn::{Part, Reading, Turn};
 use crate::{Submission, limits, prompt, structured};
 
-/// What a generation gives, in order: any number of deltas, then its end.
+/// What a generation gives, in order: how far the prompt is, if that is asked for; any number of deltas; its end.
 #[derive(Debug)]
 pub(crate) enum Step {
+    Progress(Progress),
     Delta(Delta),
     End(Box<Ending>),
 }
@@ -80,12 +82,15 @@ pub(crate) struct Generation {
     turn: Turn,
     /// What is known of the prompt, until all that is wanted is.
     prompt: Option<Awaited>,
+    /// The prompt on its way, until the first token is there, if somebody wants to see it.
+    pieces: Option<Pieces>,
+    n_prompt: u32,
     /// Parts and log-probabilities that have not gone out.
     ready: Delta,
     metrics: Arc<Metrics>,
     cached: u32,
-    /// What it begins with that everybody may share, and the length of its prompt.
-    shared: Option<(Arc<SharedPrompt>, usize)>,
+    /// What it begins with that everybody may share.
+    shared: Option<Arc<SharedPrompt>>,
     reasoning: u32,
     queued: Duration,
     /// Where it is noted how it went. Behind the submission: what it says when it is dropped is noted, too.
@@ -145,6 +150,7 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
             let traced =
                 options.trace.as_ref().map(|trace| trace.choice(&model.info.id, || shown(model, prompt)));
             let journal = traced.as_ref().map(ChoiceTrace::journal);
+            let pieces = options.progress.then(|| Pieces::on(api.line()));
             let submission = api
                 .line()
                 .submit(request, journal)
@@ -163,10 +169,12 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
                 prompt: options
                     .of_prompt
                     .map(|_| Awaited { found: Vec::new(), n: prompt.len().saturating_sub(1) }),
+                pieces,
+                n_prompt: prompt.len() as u32,
                 ready: Delta { parts, ..Delta::default() },
                 metrics: api.metrics().clone(),
                 cached: 0,
-                shared: shared.map(|shared| (Arc::clone(shared), prompt.len())),
+                shared: shared.map(Arc::clone),
                 reasoning: 0,
                 queued: Duration::ZERO,
                 traced,
@@ -175,6 +183,14 @@ pub(crate) async fn start(api: &Api, model: &Arc<Model>, job: Job<'_>) -> Result
         }
     }
     Ok(generations)
+}
+
+/// Waits for one more piece of a prompt; for ever if nobody wants to see them.
+async fn through(pieces: &mut Option<Pieces>, id: RequestId) -> (u32, Duration) {
+    match pieces {
+        Some(pieces) => pieces.next(id).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// A prompt as people read it.
@@ -192,19 +208,24 @@ impl Generation {
     /// The next step; `None` after the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
         while !self.ended {
+            let id = self.submission.id();
             let event = tokio::select! {
                 biased;
                 event = self.submission.next() => event,
                 error = self.running.over() => return Err(self.fail("failed", error)),
+                (done, took) = through(&mut self.pieces, id) => return Ok(Some(self.progress(done, took))),
             };
             match event {
                 Some(Event::Started { cached, queued }) => {
                     (self.cached, self.queued) = (cached, queued);
-                    if let Some((shared, n_prompt)) = self.shared.take() {
-                        shared.served(cached, n_prompt);
+                    if let Some(shared) = self.shared.take() {
+                        shared.served(cached, self.n_prompt as usize);
                     }
                     if let Some(delta) = self.take_prompt() {
                         return Ok(Some(Step::Delta(delta)));
+                    }
+                    if self.pieces.is_some() {
+                        return Ok(Some(self.progress(cached, Duration::ZERO)));
                     }
                 }
                 Some(Event::Prompt(found)) => {
@@ -216,6 +237,7 @@ impl Generation {
                     }
                 }
                 Some(Event::Tokens { tokens, logprobs }) => {
+                    self.pieces = None;
                     let (piece, stopped) = self.text.push(&tokens, logprobs);
                     self.hear(piece);
                     if self.turn.is_reasoning() {
@@ -250,6 +272,11 @@ impl Generation {
             }
         }
         Ok(None)
+    }
+
+    /// So many tokens of the prompt are through.
+    fn progress(&self, done: u32, took: Duration) -> Step {
+        Step::Progress(Progress { total: self.n_prompt, cached: self.cached, done, took })
     }
 
     /// The prompt's log-probabilities, once all of them are here.

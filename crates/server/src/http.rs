@@ -8,7 +8,7 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 use uuid::Uuid;
@@ -26,35 +26,41 @@ const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
+/// Every path, and what answers there.
+pub(crate) const ROUTES: [(&str, fn() -> MethodRouter<Api>); 24] = [
+    ("/", || get(console::page)),
+    ("/console/{file}", || get(console::part)),
+    ("/health", || get(routes::health)),
+    ("/ready", || get(routes::ready)),
+    ("/openapi.json", || get(openapi::document)),
+    ("/metrics", || get(routes::metrics)),
+    ("/props", || get(props::props)),
+    ("/tokenize", || post(utility::tokenize)),
+    ("/detokenize", || post(utility::detokenize)),
+    ("/apply-template", || post(utility::apply_template)),
+    ("/v1/line", || get(routes::line)),
+    ("/v1/line/events", || get(events::events)),
+    ("/v1/requests/{id}/cancel", || post(routes::cancel)),
+    ("/v1/models", || get(routes::models)),
+    ("/v1/models/{*id}", || get(routes::model)),
+    ("/v1/chat/completions", || post(routes::chat)),
+    ("/v1/completions", || post(routes::completions)),
+    ("/v1/embeddings", || post(embeddings::create)),
+    ("/v1/responses", || post(responses::create)),
+    ("/v1/responses/{id}", || get(responses::get).delete(responses::delete)),
+    ("/v1/responses/{id}/cancel", || post(responses::cancel)),
+    ("/v1/responses/{id}/input_items", || get(responses::input_items)),
+    (messages::PATH, || post(messages::create)),
+    ("/v1/messages/count_tokens", || post(messages::count_tokens)),
+];
+
 /// All routes over `api`.
 pub fn router(api: Api) -> Router {
     let cors = api.config().cors.layer();
     let body_limit = DefaultBodyLimit::max(api.config().max_body_bytes);
-    let router = Router::new()
-        .route("/", get(console::page))
-        .route("/console/{file}", get(console::part))
-        .route("/health", get(routes::health))
-        .route("/ready", get(routes::ready))
-        .route("/openapi.json", get(openapi::document))
-        .route("/metrics", get(routes::metrics))
-        .route("/props", get(props::props))
-        .route("/tokenize", post(utility::tokenize))
-        .route("/detokenize", post(utility::detokenize))
-        .route("/apply-template", post(utility::apply_template))
-        .route("/v1/line", get(routes::line))
-        .route("/v1/line/events", get(events::events))
-        .route("/v1/requests/{id}/cancel", post(routes::cancel))
-        .route("/v1/models", get(routes::models))
-        .route("/v1/models/{*id}", get(routes::model))
-        .route("/v1/chat/completions", post(routes::chat))
-        .route("/v1/completions", post(routes::completions))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
-        .route("/v1/responses/{id}/cancel", post(responses::cancel))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route(messages::PATH, post(messages::create))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+    let routes = Router::new();
+    let routes = ROUTES.iter().fold(routes, |routes, (path, answer)| routes.route(path, answer()));
+    let router = routes
         .method_not_allowed_fallback(routes::wrong_method)
         .fallback(routes::unknown_url)
         .layer(body_limit)
@@ -163,4 +169,66 @@ fn panicked(payload: Box<dyn Any + Send>) -> Response {
         .unwrap_or("no reason given");
     tracing::error!(reason, "a handler panicked");
     ApiError::Internal("a bug in the server; its log says more".into()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use axum::http::StatusCode;
+    use scheduler::{RequestId, SharedJournal};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{ApiConfig, ApiKeys, Line, LineStatus, LineWatch, Readiness, Submitting};
+
+    /// A line that nobody may reach.
+    struct Guarded;
+
+    impl Line for Guarded {
+        fn submit(&self, _: scheduler::Request, _: Option<SharedJournal>) -> Submitting<'_> {
+            unreachable!("a request came without a key")
+        }
+
+        /// Open to everybody.
+        fn readiness(&self) -> Readiness {
+            Readiness::Ready
+        }
+
+        fn status(&self) -> LineStatus {
+            unreachable!("the line was looked at without a key")
+        }
+
+        fn cancel(&self, _: RequestId) {
+            unreachable!("a request was cancelled without a key")
+        }
+
+        fn watch(&self) -> LineWatch {
+            unreachable!("the line was watched without a key")
+        }
+    }
+
+    #[tokio::test]
+    async fn every_route_but_the_open_ones_asks_for_a_key() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "sk-1\nsk-2\n").unwrap();
+        let keys = ApiKeys::load(file.path()).unwrap();
+        let router =
+            router(Api::new(Arc::new(Guarded), ApiConfig { api_keys: Some(keys), ..ApiConfig::default() }));
+        let open = ["/", "/console/{file}", "/health", "/ready"];
+        assert!(open.iter().all(|path| ROUTES.iter().any(|(route, _)| route == path)));
+        for (route, _) in ROUTES {
+            let path = route.replace("{*id}", "x").replace("{id}", "x").replace("{file}", "app.js");
+            for method in ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"] {
+                for (name, key) in [("x-none", ""), ("authorization", "Bearer sk-3"), ("x-api-key", "sk-")] {
+                    let request = Request::builder().method(method).uri(&path).header(name, key);
+                    let request = request.body(Body::empty()).unwrap();
+                    let status = router.clone().oneshot(request).await.unwrap().status();
+                    let is_refused = status == StatusCode::UNAUTHORIZED;
+                    assert_eq!(is_refused, !open.contains(&route), "{method} {path} {key}: {status}");
+                }
+            }
+        }
+    }
 }

@@ -31,6 +31,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod openapi;
+mod progress;
 mod prompt;
 mod props;
 mod reply;

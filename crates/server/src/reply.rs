@@ -16,6 +16,7 @@ use crate::error::ApiError;
 use crate::generation::{Delta, Ending};
 use crate::legacy::{Echo, Entry, TokenLists};
 use crate::logprobs::TokenLogprob;
+use crate::progress::Progress;
 use crate::stream::{Call, Frame, Message, Wire};
 use crate::turn::Part;
 
@@ -72,6 +73,10 @@ impl Wire for ReplyStream {
     fn open(&mut self, n: usize) -> Vec<Frame> {
         self.calls = vec![0; n];
         (0..n).filter_map(|index| self.reply.opening(index)).map(|chunk| Frame::data(&chunk)).collect()
+    }
+
+    fn progress(&mut self, index: usize, progress: Progress) -> Vec<Frame> {
+        vec![Frame::data(&self.reply.advanced(index, progress))]
     }
 
     fn delta(&mut self, index: usize, delta: Delta) -> Vec<Frame> {
@@ -195,6 +200,20 @@ impl Reply {
         }
         choice["finish_reason"] = Value::Null;
         self.chunk(vec![choice])
+    }
+
+    /// A chunk that says nothing but how far the prompt is, by llama-server's names.
+    fn advanced(&self, index: usize, progress: Progress) -> Value {
+        let Progress { total, cached, done, took } = progress;
+        let text = match self.form {
+            Form::Chat { .. } => json!({ "delta": {} }),
+            Form::Completion { .. } => json!({ "text": "" }),
+        };
+        let choice = joined(joined(json!({ "index": index }), text), json!({ "finish_reason": null }));
+        let mut chunk = self.chunk(vec![choice]);
+        chunk["prompt_progress"] =
+            json!({ "total": total, "cache": cached, "processed": done, "time_ms": took.as_millis() as u64 });
+        chunk
     }
 
     /// The chunk that closes a choice, without the ending's piece.

@@ -97,6 +97,8 @@ pub(crate) struct Options {
     pub n: u32,
     pub stream: bool,
     pub include_usage: bool,
+    /// The stream says how far the prompt is.
+    pub progress: bool,
 }
 
 /// Which of a caller's prompts a request shares.
@@ -170,7 +172,9 @@ impl ChatRequest {
             None => Tools::read(fields)?,
         };
         let contents = Contents { messages: conversation::messages(fields)?, tools, param: "messages" };
-        Ok(Self { functions: is_old, ..Self::of(contents, fields, n_vocab)? })
+        let mut chat = Self { functions: is_old, ..Self::of(contents, fields, n_vocab)? };
+        chat.options.progress = progress(fields)?;
+        Ok(chat)
     }
 
     /// A chat about `contents`; `fields` have all the rest, in the words of OpenAI's chats.
@@ -220,6 +224,7 @@ impl CompletionRequest {
             None if LIMITS.iter().any(|name| fields.get(name).is_some()) => None,
             None => Some(COMPLETION_MAX_TOKENS),
         };
+        options.progress = progress(fields)?;
         options.top_logprobs =
             fields.integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?.map(|top| top as u8);
         let best_of = best_of(fields, &options)?;
@@ -240,7 +245,7 @@ impl CompletionRequest {
 }
 
 impl Options {
-    /// What both kinds of request share; `max_tokens` and `top_logprobs` differ and stay empty.
+    /// What all kinds of request share; the rest stays empty.
     fn read(fields: &Fields, n_vocab: u32) -> Result<Self, ApiError> {
         let stream_options = fields.object("stream_options")?;
         let include_usage = match &stream_options {
@@ -264,6 +269,7 @@ impl Options {
             n: fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1) as u32,
             stream: fields.flag("stream")?,
             include_usage,
+            progress: false,
         })
     }
 }
@@ -288,6 +294,11 @@ fn form(fields: &Fields) -> Result<Option<Form>, ApiError> {
         return Err(ApiError::value("ignore_eos", message));
     }
     Ok(form)
+}
+
+/// llama.cpp's wish to see how far the prompt is; only streams can show it.
+fn progress(fields: &Fields) -> Result<bool, ApiError> {
+    Ok(fields.flag("return_progress")? && fields.flag("stream")?)
 }
 
 /// The expected answer, as OpenAI's clients send it: one text, or parts of a text.

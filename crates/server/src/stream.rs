@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::answer::TokenInfo;
 use crate::error::ApiError;
 use crate::generation::{Delta, Ending, Generation, Step};
+use crate::progress::Progress;
 use crate::turn::Part;
 
 /// One event of a stream.
@@ -38,11 +39,15 @@ impl Frame {
     }
 }
 
-/// How one API writes a stream. Calls come in this order: `open`, any number of `delta`s, one `end` per choice, then
-/// `close`; or `fail` at any time as the last.
+/// How one API writes a stream. Calls come in this order: `open`; of each choice `progress` where it was asked for, any
+/// number of `delta`s and one `end`; then `close`; or `fail` at any time as the last.
 pub(crate) trait Wire: Send + 'static {
     /// The stream begins, with so many choices.
     fn open(&mut self, n: usize) -> Vec<Frame>;
+    /// A choice's prompt is so far. Most APIs have no place for it.
+    fn progress(&mut self, _index: usize, _progress: Progress) -> Vec<Frame> {
+        Vec::new()
+    }
     /// More of a choice.
     fn delta(&mut self, index: usize, delta: Delta) -> Vec<Frame>;
     /// A choice is over; its last delta came before.
@@ -111,6 +116,7 @@ pub(crate) async fn collect(generations: Vec<Generation>) -> Result<Vec<(Message
     let mut steps = side_by_side(generations);
     while let Some((index, step)) = steps.next().await {
         match step? {
+            Step::Progress(_) => {}
             Step::Delta(delta) => messages[index].append(delta),
             Step::End(mut ending) => {
                 messages[index].append(std::mem::take(&mut ending.delta));
@@ -182,6 +188,9 @@ impl<W: Wire> Transcript<W> {
 
     fn handle(&mut self, step: Option<(usize, Result<Step, ApiError>)>) {
         match step {
+            Some((index, Ok(Step::Progress(progress)))) => {
+                self.ready.extend(self.wire.progress(index, progress));
+            }
             Some((index, Ok(Step::Delta(delta)))) => self.ready.extend(self.wire.delta(index, delta)),
             Some((index, Ok(Step::End(mut ending)))) => {
                 let last = std::mem::take(&mut ending.delta);

@@ -148,12 +148,11 @@ mod tests {
         assert!(PROMISES.iter().all(|(_, line, _)| LINES.contains(line)));
     }
 
-    #[test]
-    fn a_copy_that_loops_misses_its_bound() {
-        let row = |workload, as_asked| Row {
+    fn row(workload: Workload, (stages, delay_ms): (u16, u32), as_asked: Option<f64>) -> Row {
+        Row {
             workload,
-            stages: Some(4),
-            link: link(10),
+            stages: Some(stages),
+            link: link(delay_ms),
             speculate: Strategy::parse("auto").unwrap(),
             width: None,
             depth: None,
@@ -173,30 +172,45 @@ mod tests {
             distinct_3grams: 0.1,
             as_asked,
             change_made: None,
+        }
+    }
+
+    /// Whether a run is good in which `auto` is so many times as fast as plain decoding, and answers so far as asked.
+    fn is_met(workload: Workload, line: (u16, u32), speed: f64, as_asked: Option<f64>) -> bool {
+        let auto = row(workload, line, as_asked);
+        let off = Strategy::parse("off").unwrap();
+        // Half of the time in engines, and the rest on the links.
+        let tpot_ms = 2.0 * f64::from(line.0) * f64::from(line.1);
+        let plain = Row { speculate: off.clone(), tpot_ms, stage_busy: vec![0.5], ..auto.clone() };
+        let compared = Comparison {
+            workload,
+            stages: auto.stages,
+            link: auto.link.clone(),
+            speculate: auto.speculate.clone(),
+            against: off,
+            speed: Median::of(vec![speed]),
+            same_texts: 8,
+            requests: 8,
         };
-        let is_met = |workload, as_asked| {
-            let auto = row(workload, as_asked);
-            let off = Strategy::parse("off").unwrap();
-            // A third of the time in engines, and the rest on four links.
-            let plain =
-                Row { speculate: off.clone(), tpot_ms: 60.0, stage_busy: vec![1.0 / 3.0], ..auto.clone() };
-            let compared = Comparison {
-                workload,
-                stages: auto.stages,
-                link: auto.link.clone(),
-                speculate: auto.speculate.clone(),
-                against: off,
-                speed: Median::of(vec![15.0]),
-                same_texts: 8,
-                requests: 8,
-            };
-            let results = Results { rows: vec![plain, auto], comparisons: vec![compared] };
-            let mut report = Report::new("test");
-            tell("model", (4, 10), &results, &mut report);
-            report.is_met()
-        };
+        let results = Results { rows: vec![plain, auto], comparisons: vec![compared] };
+        let mut report = Report::new("test");
+        tell("model", line, &results, &mut report);
+        report.is_met()
+    }
+
+    #[test]
+    fn a_copy_that_loops_misses_its_bound() {
+        let is_met = |workload, as_asked| is_met(workload, (4, 10), 15.0, as_asked);
         assert!(is_met(Workload::Copy, Some(0.9)) && !is_met(Workload::Copy, Some(0.3)));
         assert!(is_met(Workload::Edit, Some(0.3)) && is_met(Workload::Novel, None));
+    }
+
+    #[test]
+    fn a_form_that_is_not_half_again_as_fast_misses_its_bound() {
+        assert!(is_met(Workload::Form, FORM_LINE, 1.5, None));
+        assert!(
+            !is_met(Workload::Form, FORM_LINE, 1.4, None) && is_met(Workload::Chat, FORM_LINE, 1.4, None)
+        );
     }
 
     #[test]

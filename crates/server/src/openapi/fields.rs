@@ -144,6 +144,7 @@ fn openai() -> Vec<Field> {
         ("max_tokens", integer(-1, some)),
         ("stop", strings(MAX_STOPS, MAX_STOP_BYTES)),
         ("n", integer(1, MAX_CHOICES as i64)),
+        ("return_progress", flag()),
         ("stream_options", json!({ "type": ["object", "null"], "properties": { "include_usage": flag() } })),
         ("response_format", object()),
     ]);

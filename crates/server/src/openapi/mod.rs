@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::embeddings::request::EmbeddingRequest;
     use crate::fields::{Fields, asked};
+    use crate::http;
     use crate::request::{ChatRequest, CompletionRequest};
 
     /// Fields that only need a place in the document if they mean something.
@@ -217,6 +218,14 @@ mod tests {
         asked::take();
         EmbeddingRequest::read(&embeddings).unwrap();
         assert!(missing(asked::take(), fields::embeddings(), &inner).is_empty());
+    }
+
+    #[test]
+    fn every_route_is_in_the_document_but_those_that_no_tool_can_use() {
+        let left_out = ["/", "/console/{file}", "/v1/line/events"];
+        let served: BTreeSet<String> = http::ROUTES.iter().map(|(path, _)| path.replace("{*", "{")).collect();
+        let documented = ROUTES.iter().map(|route| route.path);
+        assert_eq!(served, documented.chain(left_out).map(str::to_owned).collect());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! With API keys configured nothing but a few open paths answers without one.
+//! With API keys configured nothing but a few open paths answers without one. What the router has is asked beside its
+//! table of routes; here are paths that it does not have.
 
 use axum::body::Body;
 use axum::http::{Method, Request};
@@ -7,27 +8,6 @@ use server::{ApiConfig, ApiKeys};
 
 use crate::errors::line;
 use crate::fake::{Answer, Harness};
-
-/// What a browser or a load balancer asks before anybody has a key; the console's files are open too.
-const OPEN: [&str; 3] = ["/", "/health", "/ready"];
-
-/// Where the router is made.
-const ROUTER: &str = include_str!("../../src/http.rs");
-
-/// The path of every route that the router has, with a word where a path has a place for one.
-fn routes() -> Vec<String> {
-    let path = |rest: &str| {
-        let (path, _) = rest.split_once(',').unwrap();
-        match path {
-            "messages::PATH" => "/v1/messages".to_owned(),
-            path => path.strip_prefix('"').and_then(|path| path.strip_suffix('"')).unwrap().to_owned(),
-        }
-    };
-    let fill = |path: String| path.replace("{id}", "x").replace("{*id}", "x").replace("{file}", "x");
-    let routes: Vec<String> = ROUTER.split(".route(").skip(1).map(path).map(fill).collect();
-    assert!(routes.len() > 20 && !routes.iter().any(|path| path.contains('{')), "{routes:?}");
-    routes
-}
 
 struct Guarded {
     harness: Harness,
@@ -53,9 +33,9 @@ impl Guarded {
 }
 
 #[tokio::test]
-async fn every_route_but_the_open_ones_asks_for_a_key() {
+async fn paths_that_only_look_like_open_ones_and_paths_of_nothing_ask_for_a_key() {
     let guarded = Guarded::new();
-    let others = [
+    let paths = [
         "/x",
         "/v1",
         "/v1/embeddings/",
@@ -69,14 +49,11 @@ async fn every_route_but_the_open_ones_asks_for_a_key() {
         "//",
         "/Console/app.js",
     ];
-    let all = routes().into_iter().chain(others.map(str::to_owned));
-    for path in all {
-        for method in ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"] {
-            let method: Method = method.parse().unwrap();
+    for path in paths {
+        for method in [Method::GET, Method::POST, Method::OPTIONS] {
             for headers in [&[][..], &[("authorization", "Bearer sk-3")], &[("x-api-key", "sk-")]] {
-                let answer = guarded.ask(method.clone(), &path, headers).await;
-                let is_open = OPEN.contains(&path.as_str()) || path.starts_with("/console/");
-                assert_eq!(answer.status == 401, !is_open, "{method} {path}: {}", answer.status);
+                let answer = guarded.ask(method.clone(), path, headers).await;
+                assert_eq!(answer.status, 401, "{method} {path}");
             }
         }
     }

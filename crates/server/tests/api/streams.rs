@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
-use scheduler::{Event, Finish, RequestId};
+use scheduler::{Event, Finish, Moved, Movement, RequestId};
 use serde_json::{Value, json};
 use server::ApiConfig;
 use tokio::time::timeout;
@@ -114,6 +114,60 @@ async fn a_long_prefill_is_filled_with_comments() {
     harness.line.say(RequestId(0), says("x"));
     let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
     assert!(frame.starts_with(b"data: "));
+}
+
+/// What a stream says next.
+async fn next(body: &mut Body) -> Value {
+    let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
+    serde_json::from_slice(frame.strip_prefix(b"data: ").unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn how_far_a_prompt_is_comes_before_the_answer_if_it_is_asked_for() {
+    for (path, body, empty) in [
+        ("/v1/chat/completions", chat_body(), json!({ "index": 0, "delta": {}, "finish_reason": null })),
+        (
+            "/v1/completions",
+            json!({ "prompt": "Hi" }),
+            json!({ "index": 0, "text": "", "finish_reason": null }),
+        ),
+    ] {
+        let harness = Harness::new([Script::Play(vec![started(2)])]);
+        let body = with(body, json!({ "stream": true, "return_progress": true }));
+        let request = Request::post(path).body(Body::from(body.to_string())).unwrap();
+        let mut body = harness.send(request).await.into_body();
+        if empty.get("delta").is_some() {
+            assert_eq!(next(&mut body).await["choices"][0]["delta"]["role"], "assistant");
+        }
+        let total = harness.line.requests()[0].prompt.len();
+        let progress = |chunk: &Value, processed: u32, time_ms: u32| {
+            let expected = json!({ "total": total, "cache": 2, "processed": processed, "time_ms": time_ms });
+            assert_eq!((&chunk["prompt_progress"], &chunk["choices"]), (&expected, &json!([empty])));
+        };
+        progress(&next(&mut body).await, 2, 0);
+        let moved = |request, at, what| {
+            let (at, request) = (Duration::from_millis(at), RequestId(request));
+            harness.line.move_on(Movement { at, request, what });
+        };
+        moved(7, 5, Moved::Chunk { end: 1, rows: 1 });
+        moved(0, 100, Moved::Chunk { end: 3, rows: 1 });
+        moved(0, 110, Moved::Chunk { end: 4, rows: 1 });
+        moved(7, 120, Moved::Progress { end: 1 });
+        moved(0, 130, Moved::Progress { end: 3 });
+        progress(&next(&mut body).await, 3, 30);
+        moved(0, 150, Moved::Progress { end: 4 });
+        progress(&next(&mut body).await, 4, 50);
+        harness.line.say(RequestId(0), says("x"));
+        assert!(next(&mut body).await.get("prompt_progress").is_none());
+        // A line that was formed anew computes the prompt once more.
+        moved(0, 200, Moved::Progress { end: 3 });
+        harness.line.say(RequestId(0), done(Finish::Length, 1));
+        let last = next(&mut body).await;
+        assert_eq!(
+            (&last["choices"][0]["finish_reason"], last.get("prompt_progress")),
+            (&json!("length"), None)
+        );
+    }
 }
 
 proptest! {
