@@ -12,3 +12,12 @@ pub fn same_again<M: Wire>(data: &Bytes) {
     M::decode(&Bytes::from(written.clone())).expect("what was written can be read").encode(&mut twice);
     assert_eq!(written, twice);
 }
+
+/// Does what waits, on this thread.
+pub fn wait_for(work: impl Future<Output = ()>) {
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a process has a runtime");
+    }
+    RUNTIME.with(|runtime| runtime.block_on(work));
+}

@@ -2,10 +2,12 @@
 
 Each run breaks a line of three machines under a stream and compares all that came with the undisturbed answer. Usually a
 seeded share; a soak makes a hundred runs of each kind and judges how soon a loss was noticed and how long the answer
-paused. `PACELINE_CHAOS_RUNS` makes another number of runs, `PACELINE_SEED` draws another share.
+paused. `PACELINE_CHAOS_RUNS` makes another number of runs, or some of them (`40-99`), `PACELINE_CHAOS_KINDS` only the kinds
+of these names or patterns (`restart-kill-text,wires-*`), and `PACELINE_SEED` draws another share.
 """
 
 import contextlib
+import fnmatch
 import os
 
 import pytest
@@ -16,7 +18,14 @@ from paceline import SOAK, wait_until
 from prompts import SOIL, VILLAGE
 from streams import Stream
 
-RUNS = int(os.environ.get("PACELINE_CHAOS_RUNS", "100" if SOAK else "1"))
+
+def chosen_runs(text):
+    """Their numbers, by which they draw what happens: so many, or from one to another."""
+    first, _, last = text.rpartition("-")
+    return range(int(first), int(last) + 1) if first else range(int(last))
+
+
+RUNS = chosen_runs(os.environ.get("PACELINE_CHAOS_RUNS", "100" if SOAK else "1"))
 TOKENS = 200 if SOAK else 80
 # Of a long prompt at least: several chunks.
 LONG_TOKENS = 600 if SOAK else 300
@@ -71,9 +80,19 @@ KINDS = [
 ]
 
 
+def name_of(kind):
+    """What a kind is called: `spares-kill-two-text`."""
+    return "-".join(kind).replace(" ", "-")
+
+
 def share():
-    """All kinds in a soak; usually some of those that differ most, each on one line, drawn by the seed."""
+    """All kinds in a soak, or those that are wished for; usually some of those that differ most, each on one line, drawn
+    by the seed."""
     in_turn = lambda kinds: sorted(kinds, key=lambda kind: (list(LINES).index(kind[0]), KINDS.index(kind)))
+    if patterns := os.environ.get("PACELINE_CHAOS_KINDS"):
+        wished = [kind for kind in KINDS if any(fnmatch.fnmatch(name_of(kind), wish) for wish in patterns.split(","))]
+        assert wished, f"no kind is called {patterns}: {', '.join(map(name_of, KINDS))}"
+        return in_turn(wished)
     if SOAK:
         return in_turn(KINDS)
     pick = chance("share")
@@ -170,23 +189,25 @@ def strike_on(tmp_path_factory):
         yield of
 
 
-@pytest.mark.parametrize("name, what, question", share())
-def test_no_answer_is_lost_or_changed(strike_on, name, what, question, record_property):
+@pytest.mark.parametrize("kind", share(), ids=name_of)
+def test_no_answer_is_lost_or_changed(strike_on, kind, record_property):
+    name, what, question = kind
     struck = strike_on(name)
-    detected, pauses, n_met = [], [], 0
-    for run in range(RUNS):
-        noticed, pause, was_met = struck.run(what, question, chance(what, question, run))
-        pauses.append(pause)
-        n_met += was_met
+    seen = []
+    try:
+        for run in RUNS:
+            seen.append(struck.run(what, question, chance(what, question, run)))
+    finally:
         # A stage may be lost when the answer was complete already.
-        if noticed is not None:
-            detected.append(noticed)
-    rows_s = struck.row_s * (TOKENS + (LONG_TOKENS if question in ("long", "stored") else 100))
-    figures = f"{RUNS} of {RUNS} answers as undisturbed, {n_met} of them interrupted; "
-    figures += f"noticed: {spread(detected or [0])}; longest pause: {spread(pauses)}"
-    record_property(f"{what} under {question} ({struck.name})", f"{figures}; {rows_s:.3f} s to compute all rows again")
+        detected = [noticed for noticed, _, _ in seen if noticed is not None] or [0]
+        pauses = [pause for _, pause, _ in seen] or [0]
+        n_met = sum(was_met for _, _, was_met in seen)
+        rows_s = struck.row_s * (TOKENS + (LONG_TOKENS if question in ("long", "stored") else 100))
+        figures = f"{len(seen)} of {len(RUNS)} answers as undisturbed, {n_met} of them interrupted; "
+        figures += f"noticed: {spread(detected)}; longest pause: {spread(pauses)}"
+        record_property(name_of(kind), f"{figures}; {rows_s:.3f} s to compute all rows again")
     # Else nothing was seen to come back from a disk.
-    assert not SOAK or question != "stored" or n_met > RUNS // 2, figures
+    assert not SOAK or question != "stored" or n_met > len(RUNS) // 2, figures
     if SOAK and what != "freeze":
         assert max(detected) <= DETECTED_S, spread(detected)
         assert max(pauses) <= PAUSE_S + rows_s, spread(pauses)

@@ -43,6 +43,8 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(crate) const TOKENISE_INLINE_BYTES: usize = 32 << 10;
 /// Instructions of a chat template; a long conversation takes some hundred thousand.
 pub(crate) const TEMPLATE_FUEL: u64 = 10_000_000;
+/// Bytes that a chat template may write: far more than fits into a body, which templates repeat at most twice.
+pub(crate) const MAX_TEMPLATE_BYTES: usize = 4 * MAX_BODY_BYTES;
 /// How long it may take to look at a grammar: a hundred times what a large one needs.
 pub(crate) const GRAMMAR_TIME: Duration = Duration::from_secs(5);
 /// Grammars looked at at once.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use time::OffsetDateTime;
 
-use crate::limits;
+use crate::limits::{MAX_TEMPLATE_BYTES, TEMPLATE_FUEL};
 use crate::turn::Syntax;
 
 /// For models that bring no template: ChatML, which most models understand.
@@ -76,7 +76,7 @@ impl ChatTemplate {
         let mut env = Environment::new();
         env.set_trim_blocks(true);
         env.set_lstrip_blocks(true);
-        env.set_fuel(Some(limits::TEMPLATE_FUEL));
+        env.set_fuel(Some(TEMPLATE_FUEL));
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Raised))
@@ -142,22 +142,29 @@ impl ChatTemplate {
         variables.insert("eos_token".into(), json!(specials.eos));
         let strftime_now = Value::from_function(move |format: String| strftime(now, &format));
         let context = minijinja::context! { strftime_now, ..Value::from_serialize(&variables) };
+        self.write(context)
+    }
+
+    fn write(&self, context: Value) -> Result<String, TemplateError> {
         let template =
             self.env.get_template(NAME).map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        template.render(context).map_err(|error| {
-            let message = describe(&error);
-            if was_raised(&error) { TemplateError::Refused(message) } else { TemplateError::Failed(message) }
-        })
+        let mut page = Page::default();
+        let written = template.render_to_write(context, &mut page).map(drop);
+        match written {
+            Ok(()) => Ok(String::from_utf8(page.text).expect("templates write text")),
+            Err(_) if page.is_full => {
+                Err(TemplateError::Failed(format!("it writes more than {MAX_TEMPLATE_BYTES} bytes")))
+            }
+            Err(error) if was_raised(&error) => Err(TemplateError::Refused(describe(&error))),
+            Err(error) => Err(TemplateError::Failed(describe(&error))),
+        }
     }
 
     /// Whether the probe's word shows up when the probe is rendered.
     fn shows(&self, probe: &Json) -> bool {
         let strftime_now = Value::from_function(|format: String| strftime(SystemTime::UNIX_EPOCH, &format));
         let context = minijinja::context! { strftime_now, ..Value::from_serialize(probe) };
-        self.env
-            .get_template(NAME)
-            .and_then(|template| template.render(context))
-            .is_ok_and(|text| text.contains(PROBE))
+        self.write(context).is_ok_and(|text| text.contains(PROBE))
     }
 
     fn fit(&self, message: &Map<String, Json>) -> Map<String, Json> {
@@ -181,6 +188,28 @@ impl ChatTemplate {
             message.insert("role".into(), json!("system"));
         }
         message
+    }
+}
+
+/// What a template has written, as far as it may.
+#[derive(Default)]
+struct Page {
+    text: Vec<u8>,
+    is_full: bool,
+}
+
+impl io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_TEMPLATE_BYTES - self.text.len() {
+            self.is_full = true;
+            return Err(io::Error::other("there is no room for more"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -447,5 +476,8 @@ mod tests {
         let nested = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a + b %}{% endfor %}{% endfor %}";
         let error = render(nested, &chat(&[("user", "Hi")])).unwrap_err();
         assert!(matches!(error, TemplateError::Failed(_)), "{error:?}");
+        let long = "{% for a in range(99999) %}{{ 'a text' * 1000 }}{% endfor %}";
+        let error = render(long, &chat(&[("user", "Hi")])).unwrap_err();
+        assert!(error.to_string().contains("more than"), "{error:?}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use proptest::prelude::*;
 use store::{Name, Store, Written};
 
 /// Far beyond need.
@@ -171,4 +172,32 @@ fn what_somebody_else_put_there_stays() {
         assert_eq!(write(&store, of, &[1; 400]), Written::Kept);
     }
     assert_eq!(std::fs::read(&own).unwrap().len(), 900);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What the fuzz target of stored files checks, too.
+    #[test]
+    fn whatever_lies_in_the_folder_is_given_whole_or_not_at_all(
+        content in prop::collection::vec(any::<u8>(), 0..200),
+        keeps in 0..=72_usize,
+        cut in any::<bool>(),
+    ) {
+        let home = tempfile::tempdir().unwrap();
+        let store = open(home.path(), 10_000);
+        prop_assert_eq!(write(&store, "a", b"some bytes"), Written::Kept);
+        let file = files(&home.path().join("prefixes")).pop().unwrap();
+        let good = std::fs::read(&file).unwrap();
+        // The beginning of a good file, and anything behind it.
+        let mut bytes = good[..keeps].to_vec();
+        if !cut {
+            bytes.extend(content);
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let is_good = bytes == good;
+        prop_assert_eq!(read(&store, "a"), is_good.then(|| Bytes::from_static(b"some bytes")));
+        prop_assert_eq!(file.exists(), is_good);
+        prop_assert_eq!(store.read_all("kv").len(), usize::from(is_good));
+    }
 }

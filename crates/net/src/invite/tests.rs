@@ -1,8 +1,11 @@
 use std::time::SystemTime;
 
+use proptest::prelude::*;
+use proptest::sample::Index;
 use protocol::NodeId;
 
 use super::*;
+use crate::{Membership, Succession};
 
 fn offer(valid: Duration) -> Offer {
     Offer {
@@ -33,7 +36,7 @@ async fn a_ticket_makes_one_machine_a_member_and_is_worth_nothing_then() {
     assert_eq!((identity.node(), identity.membership().role), (node, Role::Stage));
     assert_eq!(tls::public_key(identity.standing().root()), Some(root));
     let joined = waiting.await.unwrap().unwrap();
-    assert_eq!(crate::Membership::from_answer(&joined.membership).unwrap().node, node);
+    assert_eq!(Membership::from_answer(&joined.membership).unwrap().node, node);
     let again = join(&ticket, NodeKey::generate().unwrap()).await;
     assert!(matches!(again, Err(JoinError::Connect { .. })), "{again:?}");
 }
@@ -127,4 +130,75 @@ async fn a_ticket_is_taken_back_by_whoever_has_it_and_by_nobody_else() {
     take_back(&ticket).await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(InviteError::TakenBack)));
     join(&ticket, NodeKey::generate().unwrap()).await.unwrap_err();
+}
+
+/// What fuzzing of invitations begins with.
+const REQUEST: &str = include_str!("../../../../fuzz/seeds/invitation/request");
+const MEMBERSHIP: &str = include_str!("../../../../fuzz/seeds/invitation/membership");
+const SUCCESSION: &[u8] = include_bytes!("../../../../fuzz/seeds/invitation/succession");
+const TICKET: &str = include_str!("../../../../fuzz/seeds/invitation/ticket");
+
+/// Some bytes changed, and perhaps cut short.
+fn spoiled(good: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
+    let changes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..4);
+    (changes, prop::option::of(any::<Index>())).prop_map(|(changes, cut)| {
+        let mut bytes = good.to_vec();
+        changes.into_iter().for_each(|(at, with)| bytes[at.index(good.len())] = with);
+        bytes.truncate(cut.map_or(good.len(), |cut| cut.index(good.len())));
+        bytes
+    })
+}
+
+#[test]
+fn what_fuzzing_begins_with_is_good() {
+    let answer = ClusterRoot::new().unwrap().enroll(REQUEST, Role::Stage, None).unwrap();
+    assert_eq!(
+        Membership::from_answer(&answer).unwrap().node,
+        Membership::from_answer(MEMBERSHIP).unwrap().node
+    );
+    assert_eq!(Succession::read(SUCCESSION).unwrap().members().count(), 2);
+    TICKET.parse::<Ticket>().unwrap();
+}
+
+proptest! {
+    #[test]
+    fn a_spoiled_ticket_is_another_one_or_none(bytes in spoiled(TICKET.as_bytes())) {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Ok(ticket) = text.parse::<Ticket>() {
+            let again: Ticket = ticket.to_string().parse().unwrap();
+            prop_assert!(again.address == ticket.address && again.root == ticket.root);
+            prop_assert!(again.secret.is(&ticket.secret.0) && text.contains(&ticket.address));
+        }
+    }
+
+    #[test]
+    fn a_request_that_was_changed_is_signed_for_nobody_else(bytes in spoiled(REQUEST.as_bytes())) {
+        let root = ClusterRoot::new().unwrap();
+        if let Ok(answer) = root.enroll(&String::from_utf8_lossy(&bytes), Role::Stage, None) {
+            let node = Membership::from_answer(MEMBERSHIP).unwrap().node;
+            prop_assert_eq!(Membership::from_answer(&answer).unwrap().node, node);
+        }
+    }
+
+    #[test]
+    fn a_membership_that_was_changed_makes_nobody_a_member(bytes in spoiled(MEMBERSHIP.as_bytes())) {
+        let text = String::from_utf8_lossy(&bytes);
+        let _ = Membership::from_answer(&text);
+        prop_assert!(Identity::from_enrolment(NodeKey::generate().unwrap(), &text).is_err(), "another's key");
+    }
+
+    #[test]
+    fn a_succession_that_was_changed_is_none(bytes in spoiled(SUCCESSION)) {
+        prop_assert_eq!(Succession::read(&bytes).is_ok(), bytes == SUCCESSION);
+    }
+
+    #[test]
+    fn whatever_is_sent_in_an_exchange_is_a_text_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let read = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = read.block_on(read_text(&mut &bytes[..]));
+        let expected = bytes.split_first_chunk().and_then(|(length, rest)| {
+            String::from_utf8(rest.get(..usize::from(u16::from_le_bytes(*length)))?.to_vec()).ok()
+        });
+        prop_assert_eq!(read.ok(), expected.filter(|text| text.len() <= MAX_TEXT));
+    }
 }

@@ -177,6 +177,47 @@ fn what_every_stage_has_stored_outlives_the_line_and_the_front() {
     assert_eq!((stats.stored_prefixes, stats.restored_tokens, stats.reused_tokens), (0, 0, 0));
 }
 
+/// Two choices of one request that have got a token each, and their line is lost and formed anew; what they begin with.
+fn replayed(front: &mut Front) -> Vec<Open> {
+    for choice in 0..2 {
+        let request = Request { max_tokens: Some(4), choice, ..ask(91) };
+        front.submit(request).expect("a request that fits");
+    }
+    for open in opens(&said(front).0) {
+        let (seq, last) = (open.seq.0, PROMPT as u32 + 1);
+        if open.start.0 < last {
+            front.progress(seq, last).expect("what was sent");
+        }
+        front.verdict(seq, 0, last, 60, None).expect("what was sent");
+    }
+    front.scheduler.line_lost("test", front.now);
+    said(front);
+    front.scheduler.line_up(front.now);
+    opens(&said(front).0).into_iter().cloned().collect()
+}
+
+#[test]
+fn a_replay_begins_with_what_is_stored_and_with_what_another_replay_computes() {
+    let mut front = front(2, 0);
+    let opens = replayed(&mut front);
+    assert_eq!((opens[0].start.0, opens[0].reuse), (0, None), "on a new line nothing is parked");
+    let reuse = Some(Reuse { prefix: opens[0].seq, keep: true, stored: None });
+    assert_eq!((opens[1].start.0 as usize, opens[1].reuse), (PROMPT + 2, reuse), "all but the last token");
+    // With a store the first one spares what an earlier request has left there.
+    let mut front = self::front(2, 1000);
+    front.submit(ask(90)).expect("a request that fits");
+    front.progress(0, PROMPT as u32 + 1).expect("what was sent");
+    finish(&mut front, 0, PROMPT as u32 + 2);
+    let key = parks(&said(&mut front).0)[0].store.expect("it is worth storing");
+    stored(&mut front, 0, true);
+    let opens = replayed(&mut front);
+    for open in &opens {
+        assert_eq!((open.start.0 as usize, open.reuse.and_then(|reuse| reuse.stored)), (PROMPT, Some(key)));
+        front.progress(open.seq.0, PROMPT as u32 + 2).expect("what was sent");
+    }
+    assert_eq!(front.scheduler.stats().restored_tokens, PROMPT as u64, "read once, and then at hand");
+}
+
 #[test]
 fn stages_that_store_nothing_are_asked_once() {
     let mut front = front(1, 1000);

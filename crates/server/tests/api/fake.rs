@@ -8,7 +8,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
-use protocol::{Grammar, Pooling, StageCounters, StageTiming, Token, TokenLogprobs};
+use protocol::{
+    Found, Grammar, HiddenRows, OfPrompt, Pooling, StageCounters, StageTiming, Token, TokenLogprobs,
+};
 use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, SharedJournal, Timings};
 use serde_json::Value;
 use server::{
@@ -40,9 +42,10 @@ pub(crate) enum Seen {
     Cancel(RequestId),
 }
 
-#[derive(Default)]
 struct State {
     scripts: VecDeque<Script>,
+    /// What it does when there are no scripts left.
+    otherwise: fn(&Request) -> Script,
     requests: Vec<Request>,
     open: BTreeMap<RequestId, mpsc::Sender<Event>>,
     next: u64,
@@ -93,8 +96,8 @@ impl FakeLine {
 impl Line for FakeLine {
     fn submit(&self, request: Request, journal: Option<SharedJournal>) -> Submitting<'_> {
         let mut state = self.state();
+        let script = state.scripts.pop_front().unwrap_or_else(|| (state.otherwise)(&request));
         state.requests.push(request);
-        let script = state.scripts.pop_front().unwrap_or_else(|| Script::Play(Vec::new()));
         let (events, stays) = match script {
             Script::Refuse(refusal) => return Box::pin(std::future::ready(Err(refusal))),
             Script::Panic => {
@@ -369,6 +372,31 @@ pub(crate) fn answer(text: &str) -> Script {
     Script::Play(vec![started(10), says(text), ends(), done(Finish::Stop, n)])
 }
 
+/// What is wanted of the prompt, and two tokens at most.
+fn reply(request: &Request) -> Script {
+    let row = |n: usize| Found::Rows(HiddenRows { width: 4, values: [0.5, 0.0, -1.0, 2.0].repeat(n) });
+    let token = |top| TokenLogprobs { logprob: -0.5, top: vec![(Token(33), -2.0); usize::from(top)] };
+    let n = request.prompt.len();
+    let mut events = vec![started(0)];
+    events.extend(match request.of_prompt {
+        Some(OfPrompt::Embedding(Pooling::None)) => Some(Event::Prompt(row(n))),
+        Some(OfPrompt::Embedding(_)) => Some(Event::Prompt(row(1))),
+        Some(OfPrompt::Logprobs { top }) if n > 1 => {
+            Some(Event::Prompt(Found::Logprobs(vec![token(top); n - 1])))
+        }
+        _ => None,
+    });
+    let most = if request.is_prompt_only() { 0 } else { request.max_tokens.unwrap_or(2) };
+    let said: Vec<_> = [Token(72), EOS].into_iter().take(most as usize).collect();
+    let generated = said.len() as u32;
+    if !said.is_empty() {
+        let logprobs = request.top_logprobs.map_or(Vec::new(), |top| vec![token(top); said.len()]);
+        events.push(Event::Tokens { tokens: said, logprobs });
+    }
+    events.push(done(if generated == 2 { Finish::Stop } else { Finish::Length }, generated));
+    Script::Play(events)
+}
+
 /// An API over a fake line.
 pub(crate) struct Harness {
     pub(crate) line: Arc<FakeLine>,
@@ -418,7 +446,13 @@ impl Harness {
 
     pub(crate) fn without_model(scripts: impl IntoIterator<Item = Script>, config: ApiConfig) -> Self {
         let (sender, seen) = mpsc::unbounded_channel();
-        let state = State { scripts: scripts.into_iter().collect(), ..State::default() };
+        let state = State {
+            scripts: scripts.into_iter().collect(),
+            otherwise: |_| Script::Play(Vec::new()),
+            requests: Vec::new(),
+            open: BTreeMap::new(),
+            next: 0,
+        };
         let line = Arc::new(FakeLine {
             state: Arc::new(Mutex::new(state)),
             readiness: Mutex::new(Readiness::Ready),
@@ -429,6 +463,14 @@ impl Harness {
         });
         let api = Api::new(line.clone(), config);
         Self { line, api, seen }
+    }
+
+    /// A line that has a short answer to whatever is asked of this model.
+    pub(crate) fn answering(info: ModelInfo) -> Self {
+        let harness = Self::without_model([], ApiConfig::default());
+        harness.line.state().otherwise = reply;
+        harness.api.set_model(info, Arc::new(Bytes)).unwrap();
+        harness
     }
 
     pub(crate) fn router(&self) -> Router {
@@ -446,7 +488,12 @@ impl Harness {
 
     /// Posts JSON; gives the status and the answer.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
-        let request = HttpRequest::post(path).body(Body::from(body.to_string())).unwrap();
+        self.post_bytes(path, body.to_string().into_bytes()).await
+    }
+
+    /// Posts whatever it is.
+    pub(crate) async fn post_bytes(&self, path: &str, body: Vec<u8>) -> Answer {
+        let request = HttpRequest::post(path).body(Body::from(body)).unwrap();
         Answer::read(self.send(request).await).await
     }
 

@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod fake;
 mod functions;
+mod hostile;
 mod keys;
 mod messages;
 mod named;
