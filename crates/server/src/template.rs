@@ -149,7 +149,7 @@ impl ChatTemplate {
         let template =
             self.env.get_template(NAME).map_err(|error| TemplateError::Syntax(describe(&error)))?;
         let mut page = Page::default();
-        let written = template.render_to_write(context, &mut page).map(drop);
+        let written = template.render_captured_to(context, &mut page).map(drop);
         match written {
             Ok(()) => Ok(String::from_utf8(page.text).expect("templates write text")),
             Err(_) if page.is_full => {
