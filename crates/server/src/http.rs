@@ -26,8 +26,11 @@ const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 /// Paths that need no key: they tell a load balancer what it must know and nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
-/// Every path, and what answers there.
-pub(crate) const ROUTES: [(&str, fn() -> MethodRouter<Api>); 24] = [
+/// A path, and what answers there.
+type Route = (&'static str, fn() -> MethodRouter<Api>);
+
+/// Every one of them.
+pub(crate) const ROUTES: [Route; 24] = [
     ("/", || get(console::page)),
     ("/console/{file}", || get(console::part)),
     ("/health", || get(routes::health)),

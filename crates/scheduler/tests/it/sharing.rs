@@ -16,6 +16,7 @@ fn front(n_slots: u16, stored_tokens: u64) -> Front {
         least_stored: 20,
         chunk_rows,
         queue_limit: 9,
+        replay_timeout: std::time::Duration::from_secs(9),
         ..usual
     })
 }

@@ -188,7 +188,8 @@ async fn cells(
     let delay = Duration::from_millis(task.delay_ms);
     let plan = ToyPlan { n_stages: task.stages, times: times(), delay, speculate: task.way.speculate() };
     let line = ToyLine::form(&plan, Arc::clone(workloads), None).await?;
-    let model = LineModel { n_slots: SLOTS, ..LineModel::even(task.stages, times(), delay) };
+    let apart = apart(task.stages, task.delay_ms);
+    let model = LineModel { n_slots: SLOTS, ..LineModel::even(task.stages, times(), apart) };
     let mut cells: Vec<Cell> = Vec::new();
     for at in texts {
         let workload = &workloads[at];
@@ -218,6 +219,11 @@ async fn cells(
         });
     }
     Ok(cells)
+}
+
+/// What lies between two stages. The front is at the first one: where that is the only one, nothing travels.
+fn apart(stages: u16, delay_ms: u64) -> Duration {
+    Duration::from_millis(if stages == 1 { 0 } else { delay_ms })
 }
 
 pub(super) fn times() -> StageModel {
@@ -445,7 +451,7 @@ fn tell_line(here: &[&Place<'_>], (stages, delay_ms): (u16, u64), report: &mut R
     };
     let at_ten = |least: f64| (stages == 4 && delay_ms == 10).then_some(Bound::AtLeast(least));
     if let Some(place) = here.first() {
-        let links = Duration::from_millis(delay_ms) * u32::from(stages);
+        let links = apart(stages, delay_ms) * u32::from(stages);
         let ideal = (ONE_ROW * u32::from(stages) + links).as_secs_f64() * 1e3;
         let more = one(1e3 / place.off.measured - ideal);
         report.add(name("plain, per token beyond compute and delays"), "ms", more, Some(Bound::AtMost(1.0)));
