@@ -28,7 +28,7 @@ READY_S = 90
 # A process that was asked to end lets running requests finish for 5 s.
 END_S = 15
 # Until an answer, which may have to wait for a line and then for a place.
-ANSWER_S = 150
+ANSWER_S = 900 if SOAK else 150
 
 
 def wait_until(condition, within, what):
