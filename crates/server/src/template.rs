@@ -293,7 +293,8 @@ fn without_generation_blocks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|end| start + end + 2) else {
+        // The two marks never share their percent sign.
+        let Some(end) = rest[start + 2..].find("%}").map(|end| start + 2 + end + 2) else {
             break;
         };
         let inner = &rest[start + 2..end - 2];
@@ -471,8 +472,10 @@ mod tests {
 
     #[test]
     fn broken_and_endless_templates_are_errors() {
-        let error = ChatTemplate::new(Some("{% for %}")).err().unwrap();
-        assert!(matches!(error, TemplateError::Syntax(_)), "{error:?}");
+        for source in ["{% for %}", "{%}", "{%%}", "{%", "{%}%}"] {
+            let error = ChatTemplate::new(Some(source)).err().unwrap();
+            assert!(matches!(error, TemplateError::Syntax(_)), "{error:?}");
+        }
         let nested = "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a + b %}{% endfor %}{% endfor %}";
         let error = render(nested, &chat(&[("user", "Hi")])).unwrap_err();
         assert!(matches!(error, TemplateError::Failed(_)), "{error:?}");
