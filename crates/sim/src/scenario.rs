@@ -195,7 +195,7 @@ impl Scenario {
             (0..n_asks).map(|_| draw_ask(&limits, spread, (impatient, unusual), random)).collect();
         asks.iter_mut().for_each(draw_of_prompt);
         (1..asks.len()).for_each(|later| follow_up(&mut asks, later, (&model, &limits), random));
-        asks.extend(draw_late(plan, &limits));
+        draw_late(plan, &mut asks, (&model, &limits));
         let faults = Faults::draw(plan, stages.len());
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
@@ -285,17 +285,19 @@ fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), rand
     }
 }
 
-/// Those who come when nothing goes wrong any more; none where nothing ever did. Decided by the seed alone.
-fn draw_late(plan: &Plan, limits: &Limits) -> Vec<Ask> {
+/// Adds those who come when nothing goes wrong any more; none where nothing ever did. What they begin with may have to come
+/// from stores. Decided by the seed alone but for that.
+fn draw_late(plan: &Plan, asks: &mut Vec<Ask>, (model, limits): (&Model, &Limits)) {
     let mut random = Random::new(plan.seed.rotate_left(32));
     let n_late = if plan.calm { 0 } else { random.between(1, 3) };
-    let late = |after| {
+    for after in 1..=u64::from(n_late) {
         let mut ask = draw_ask(limits, 1, (0, 0), &mut random);
         ask.at = CALM + Duration::from_secs(after);
         draw_of_prompt(&mut ask);
-        ask
-    };
-    (1..=u64::from(n_late)).map(late).collect()
+        let at = asks.len();
+        asks.push(ask);
+        follow_up(asks, at, (model, limits), &mut random);
+    }
 }
 
 /// Of some prompts something is wanted itself, and of some of those nothing else. Decided by the request's own seed.
