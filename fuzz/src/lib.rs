@@ -1,5 +1,14 @@
 //! What several targets check.
 
+// The server's own tests have the line that has a short answer to everything, and what must hold of it; they use more of
+// both than the targets do.
+#[allow(dead_code)]
+#[path = "../../crates/server/tests/api/fake.rs"]
+mod fake;
+#[allow(dead_code)]
+#[path = "../../crates/server/tests/api/hostile.rs"]
+mod hostile;
+
 use bytes::Bytes;
 use protocol::Wire;
 
@@ -13,8 +22,18 @@ pub fn same_again<M: Wire>(data: &Bytes) {
     assert_eq!(written, twice);
 }
 
+/// A request with this body behind the byte that says where it goes.
+pub fn http_body(input: &[u8]) {
+    wait_for(hostile::body(&fake::Harness::answering(fake::model_info()), input));
+}
+
+/// Conversations written by this chat template.
+pub fn chat_template(source: &str) {
+    wait_for(hostile::template(source));
+}
+
 /// Does what waits, on this thread.
-pub fn wait_for(work: impl Future<Output = ()>) {
+fn wait_for(work: impl Future<Output = bool>) {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a process has a runtime");
