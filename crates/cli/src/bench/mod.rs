@@ -39,7 +39,8 @@ use clap::{Parser, ValueEnum};
 
 use crate::{logging, signals};
 use report::Report;
-use toy::grid::{self, Extent, Grid};
+use toy::extent::Extent;
+use toy::grid::{self, Grid};
 use toy::{prefill, timeline};
 
 /// Measure a line on this machine. Exit code 1 if a bound is missed.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forecast::{Job, Kind, LineModel, StageModel, Workload};
 use serde::Serialize;
-use spec::{Reach, Sources, Speculate};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::engine::SLOTS;
+use super::extent::{Extent, Way};
 use super::line::{ToyLine, ToyPlan};
 use crate::bench::plots;
 use crate::bench::report::{Bound, Report};
@@ -31,70 +31,6 @@ const OFF_BY_AT_MOST: f64 = 0.10;
 const MOST: f64 = 0.95;
 /// `auto` over the best fixed width and depth of the sweep, measured again.
 const OVER_FIXED: f64 = 0.95;
-
-/// What is run.
-#[derive(Clone, Debug)]
-pub(in crate::bench) struct Extent {
-    stages: Vec<u16>,
-    delays_ms: Vec<u64>,
-    /// Widths of serial windows.
-    serial: Vec<u32>,
-    /// Widths and depths of windows several of which are under way.
-    deep: Vec<(u32, u32)>,
-    /// Of each answer.
-    n_tokens: usize,
-}
-
-impl Extent {
-    /// Some minutes.
-    pub(in crate::bench) fn modest() -> Self {
-        Self {
-            stages: vec![2, 4],
-            delays_ms: vec![0, 10, 40],
-            serial: vec![4, 8, 16],
-            deep: Vec::new(),
-            n_tokens: 192,
-        }
-    }
-
-    /// An hour and more.
-    pub(in crate::bench) fn full() -> Self {
-        let deep = [1, 2, 4, 8, 16].into_iter().flat_map(|width| [2, 4, 8, 16].map(|depth| (width, depth)));
-        Self {
-            stages: (1..=8).collect(),
-            delays_ms: vec![0, 2, 10, 40],
-            serial: vec![2, 4, 8, 12, 16],
-            deep: deep.collect(),
-            n_tokens: 128,
-        }
-    }
-}
-
-/// Who guesses, and how wide and deep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Way {
-    Off,
-    Fixed { width: u32, depth: u32 },
-    Auto,
-}
-
-impl Way {
-    fn speculate(self) -> Speculate {
-        match self {
-            Self::Off => Speculate::off(),
-            Self::Auto => Speculate::auto(),
-            Self::Fixed { width, depth } => Speculate {
-                sources: Sources::Auto,
-                reach: Reach { width: Some(width), depth: Some(depth), ..Reach::default() },
-            },
-        }
-    }
-
-    const fn is_serial(self) -> bool {
-        matches!(self, Self::Fixed { depth: 1, .. })
-    }
-}
 
 /// One text on one line, measured and predicted; tokens per second while it decodes.
 #[derive(Clone, Debug, Serialize)]

@@ -5,6 +5,7 @@
 //! links. So this is what `forecast` predicts, measured.
 
 mod engine;
+pub(super) mod extent;
 pub(super) mod grid;
 mod line;
 pub(super) mod prefill;
