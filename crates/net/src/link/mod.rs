@@ -4,9 +4,10 @@
 //! Does not know: who the peer is allowed to be (`endpoint` decides before a link exists), or what frames mean.
 //!
 //! Pure parts: [`segment`] (bytes of a header), [`outbox`] (whose turn), [`inbox`] (putting together), [`heartbeat`].
-//! Drivers: [`writer`] and [`reader`], one task each, and [`pen`], with which a sender writes its own frame; [`memory`]
-//! needs none.
+//! Drivers: [`writer`] (with its [`alarm`]) and [`reader`], one task each, and [`pen`], with which a sender writes its own frame;
+//! [`memory`] needs none.
 
+mod alarm;
 mod core;
 mod heartbeat;
 mod inbox;

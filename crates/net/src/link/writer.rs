@@ -5,12 +5,12 @@ use std::{collections::VecDeque, future::poll_fn, io, sync::Arc, time::Duration}
 
 use tokio::{
     io::AsyncWrite,
-    task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 
 use super::{
     LinkError,
+    alarm::Alarm,
     core::{Core, Next, Phase},
     outbox::Segment,
     pen::Pen,
@@ -22,7 +22,7 @@ const MAX_ON_THE_WAY: usize = 64 << 20;
 
 pub(super) async fn run<C: AsyncWrite>(pen: Arc<Pen<C>>, core: Arc<Core>, shape: Option<Shape>) {
     let mut phase = core.phase();
-    let mut writer = Writer { pen, core: core.clone(), lane: shape.map(Lane::new) };
+    let mut writer = Writer { pen, core: core.clone(), lane: shape.map(Lane::new), alarm: Alarm::default() };
     let failed = tokio::select! {
         biased;
         outcome = writer.run() => outcome.err(),
@@ -37,6 +37,7 @@ struct Writer<C> {
     pen: Arc<Pen<C>>,
     core: Arc<Core>,
     lane: Option<Lane>,
+    alarm: Alarm,
 }
 
 /// Senders may hold the pen for long, but the carrier ends with its task.
@@ -82,9 +83,10 @@ impl<C: AsyncWrite> Writer<C> {
     async fn wait(&mut self, until: Option<Instant>) {
         let lane = self.lane.as_ref().and_then(|lane| lane.next_at(self.core.has_next()));
         let lane = lane.map(|at| self.core.instant(at));
+        let alarm = &mut self.alarm;
         let timer = async {
             match (until, lane) {
-                (until, Some(lane)) if until.is_none_or(|until| lane <= until) => sleep_exactly(lane).await,
+                (until, Some(lane)) if until.is_none_or(|until| lane <= until) => alarm.wait(lane).await,
                 (Some(until), _) => sleep_until(until).await,
                 (None, _) => std::future::pending().await,
             }
@@ -94,38 +96,6 @@ impl<C: AsyncWrite> Writer<C> {
             () = timer => {}
         }
     }
-}
-
-/// Tokio's timers are late by up to this: both its wheel and the system call below it count whole milliseconds.
-const LATE: Duration = Duration::from_millis(2);
-
-/// Waits for an instant to a few tenths of a millisecond. A link that is slowed down is there to be measured, and a
-/// token crosses several: each would come a millisecond later than it was asked to.
-async fn sleep_exactly(until: Instant) {
-    if let Some(coarse) = until.checked_sub(LATE).filter(|coarse| *coarse > Instant::now()) {
-        sleep_until(coarse).await;
-    }
-    let left = until.saturating_duration_since(Instant::now());
-    if !left.is_zero() && !is_time_made() {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the rest of a wait that timers are too coarse for, below 2 ms"
-        )]
-        let waited = spawn_blocking(move || std::thread::sleep(left.min(LATE))).await;
-        // It fails only while the runtime ends.
-        drop(waited);
-    }
-    // Where time is not the system's, in tests, it has not passed.
-    if Instant::now() < until {
-        sleep_until(until).await;
-    }
-}
-
-/// Whether the runtime's time has run ahead of the system's, as only in tests: then no thread need wait for it.
-fn is_time_made() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the other one of the two clocks that are compared")]
-    let real = std::time::Instant::now();
-    Instant::now().into_std() > real + LATE
 }
 
 /// What is on its way through a shaped link: departed, not yet arrived.
