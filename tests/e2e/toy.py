@@ -7,6 +7,8 @@ import struct
 # A token for each byte, three that are none, and those around a gap that an answer fills.
 BOS, END, UNKNOWN, BEFORE, BEHIND, GAP = range(256, 262)
 WIDTH, LAYERS, HEADS, FEED = 64, 4, 4, 128
+# Positions that a short convolution sees.
+CONVOLVED = 3
 # Files begin with this.
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 # Kinds of values.
@@ -33,8 +35,9 @@ def value_of(kind, value):
     return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
 
 
-def metadata(chat, marks, words):
+def metadata(chat, marks, words, is_hybrid):
     """Name, kind and value of each; of a list, the kind of what is in it."""
+    arch = "lfm2" if is_hybrid else "llama"
     special = ["<s>", "</s>", "<unk>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", *marks]
     tokens = [*letters(), *special, *("".join(letters()[byte] for byte in word.encode()) for word in words)]
     # Ordinary ones, then two that steer, one that stands for what is unknown, others that steer, and ordinary ones.
@@ -49,6 +52,9 @@ def metadata(chat, marks, words):
         "attention.layer_norm_rms_epsilon": (FLOAT32, 1e-6),
         "rope.dimension_count": (UINT32, WIDTH // HEADS),
     }
+    if is_hybrid:
+        own["attention.head_count_kv"] = (UINT32, [0 if is_recurrent(at) else HEADS for at in range(LAYERS)])
+        own["shortconv.l_cache"] = (UINT32, CONVOLVED)
     of_tokens = {
         "model": (STRING, "gpt2"),
         "pre": (STRING, "gpt-2"),
@@ -64,21 +70,35 @@ def metadata(chat, marks, words):
         "fim_mid_token_id": (UINT32, GAP),
     }
     return {
-        "general.architecture": (STRING, "llama"),
-        **{f"llama.{name}": value for name, value in own.items()},
+        "general.architecture": (STRING, arch),
+        **{f"{arch}.{name}": value for name, value in own.items()},
         **{f"tokenizer.ggml.{name}": value for name, value in of_tokens.items()},
         "tokenizer.chat_template": (STRING, chat),
     }
 
 
-def tensors(n_tokens):
+def is_recurrent(layer):
+    """Of a hybrid model, every second one."""
+    return layer % 2 == 0
+
+
+def mixer(layer, is_hybrid):
+    """What a layer looks back with."""
+    if is_hybrid and is_recurrent(layer):
+        return {
+            "shortconv.conv": (CONVOLVED, WIDTH),
+            "shortconv.in_proj": (WIDTH, 3 * WIDTH),
+            "shortconv.out_proj": (WIDTH, WIDTH),
+        }
+    norms = {"attn_q_norm": (WIDTH // HEADS,), "attn_k_norm": (WIDTH // HEADS,)} if is_hybrid else {}
+    return {**{name: (WIDTH, WIDTH) for name in ("attn_q", "attn_k", "attn_v", "attn_output")}, **norms}
+
+
+def tensors(n_tokens, is_hybrid):
     """Dimensions by name, the fastest first."""
-    layer = {
+    layer = lambda at: {
         "attn_norm": (WIDTH,),
-        "attn_q": (WIDTH, WIDTH),
-        "attn_k": (WIDTH, WIDTH),
-        "attn_v": (WIDTH, WIDTH),
-        "attn_output": (WIDTH, WIDTH),
+        **mixer(at, is_hybrid),
         "ffn_norm": (WIDTH,),
         "ffn_gate": (WIDTH, FEED),
         "ffn_up": (WIDTH, FEED),
@@ -86,8 +106,8 @@ def tensors(n_tokens):
     }
     return {
         "token_embd.weight": (WIDTH, n_tokens),
-        **{f"blk.{at}.{name}.weight": dims for at in range(LAYERS) for name, dims in layer.items()},
-        "output_norm.weight": (WIDTH,),
+        **{f"blk.{at}.{name}.weight": dims for at in range(LAYERS) for name, dims in layer(at).items()},
+        f"{'token_embd_norm' if is_hybrid else 'output_norm'}.weight": (WIDTH,),
         "output.weight": (WIDTH, n_tokens),
     }
 
@@ -96,12 +116,13 @@ def padded(raw):
     return raw + bytes(-len(raw) % ALIGNMENT)
 
 
-def write(path, chat=CHAT, marks=(), words=()):
+def write(path, chat=CHAT, marks=(), words=(), is_hybrid=False):
     """Writes the model, always the same one but for its chat template and for what it has tokens for besides: marks, which
-    steer, then words, which it can say and does not read."""
+    steer, then words, which it can say and does not read. A hybrid one has recurrent layers, too: short convolutions."""
     pick = random.Random(1)
     head, data = bytearray(), bytearray()
-    fields, shapes = metadata(chat, marks, words), tensors(GAP + 1 + len(marks) + len(words))
+    n_tokens = GAP + 1 + len(marks) + len(words)
+    fields, shapes = metadata(chat, marks, words, is_hybrid), tensors(n_tokens, is_hybrid)
     for name, (kind, value) in fields.items():
         head += text(name)
         if isinstance(value, list):

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use gguf::arch::Architecture;
 use gguf::{Identity, IdentityCache, Manifest, Model, Plan, SliceFolder, Source};
 
 use crate::args::Cut;
@@ -49,6 +50,8 @@ pub struct Slices {
     pub identity: Identity,
     /// Layers of the whole model.
     pub n_layers: u32,
+    /// What its architecture needs and can do.
+    pub arch: &'static Architecture,
     /// Who computes which layers.
     pub plan: Plan,
     /// The folder of the files below.
@@ -84,13 +87,6 @@ pub fn folder(identity: Identity) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// If the model cannot be cut so, or not be served.
 pub fn plan(source: &Source<'_>, cut: &Cut) -> anyhow::Result<Plan> {
-    if source.arch().is_recurrent() {
-        bail!(
-            "architecture {} cannot be served yet: some of its layers are recurrent, and those cannot be taken back to an \
-             earlier token",
-            source.arch().name
-        );
-    }
     Ok(match cut {
         Cut::Stages(n) => Plan::balanced(source, u32::from(*n))?,
         Cut::Before(layers) => Plan::at_cuts(source, layers)?,
@@ -139,7 +135,7 @@ pub(crate) fn ensure_in(
         before += stage.bytes;
     }
     let (n_layers, vocab) = (source.n_layers(), slices.vocab_path());
-    Ok(Slices { identity, n_layers, plan, folder: folder.to_owned(), paths, vocab })
+    Ok(Slices { identity, n_layers, arch: source.arch(), plan, folder: folder.to_owned(), paths, vocab })
 }
 
 impl Slices {
@@ -223,28 +219,4 @@ fn cached(folder: &Path, identity: Identity, range: &Range<u32>) -> Option<Found
 /// Enough of an identity to tell two apart in a message to a person.
 pub(crate) fn short(identity: Identity) -> String {
     identity.to_string()[..16].to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use gguf::toy::{Toy, ToyTensor};
-
-    use super::*;
-
-    #[test]
-    fn a_model_that_cannot_be_taken_back_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("toy.gguf");
-        let tensor = |name: String| ToyTensor { name, dims: vec![gguf::toy::WIDTH.into(), 1] };
-        let layers = (0..9).map(|layer| tensor(format!("blk.{layer}.attn_norm.weight")));
-        let globals = ["token_embd.weight", "output_norm.weight"].map(|name| tensor(name.to_owned()));
-        let tensors: Vec<_> = globals.into_iter().chain(layers).collect();
-        Toy::named("qwen35-nextn").unwrap().write(&tensors, &path).unwrap();
-        let model = Model::open(&path).unwrap();
-        let refused = plan(&Source::new(&model).unwrap(), &Cut::Stages(2)).unwrap_err().to_string();
-        assert!(
-            refused.contains("qwen35 cannot be served yet: some of its layers are recurrent"),
-            "{refused}"
-        );
-    }
 }

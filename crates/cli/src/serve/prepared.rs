@@ -8,15 +8,18 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use gguf::Model;
+use gguf::arch::Architecture;
 use line::LinePlan;
 use llama::Vocab;
 use protocol::{LayerRange, ModelId};
 use server::{Fill, ModelInfo};
+use spec::Speculate;
 use stage::Engine;
 use store::Store;
 
 use crate::api::ApiLine;
 use crate::args::{Place, ServeArgs};
+use crate::logging::say;
 use crate::progress::Reporter;
 use crate::slices::{self, Slices, Step};
 use crate::{disk, draft, pooling, signals};
@@ -44,6 +47,8 @@ pub(super) struct Prepared {
     /// Of those in all stages together.
     all_bytes: u64,
     pub(super) threads: Threads,
+    /// Who guesses, and how far.
+    speculate: Speculate,
     /// The draft model, if there is one.
     pub(super) draft: Option<Box<dyn Engine>>,
     /// Where prefixes outlive the process.
@@ -90,7 +95,8 @@ impl Prepared {
         let all_bytes = llama::position_bytes(&model, args.kv);
         let share = all_bytes * u64::from(most_layers.unwrap_or(0));
         let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
-        let draft_model = args.speculate.draft_model();
+        let speculate = speculation(args, slices.arch);
+        let draft_model = speculate.draft_model();
         let n_local = n_local(args, slices.plan.stages.len());
         let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
         let draft = draft_model
@@ -100,7 +106,19 @@ impl Prepared {
             })
             .transpose()?;
         let store = disk::open(&args.disk)?;
-        Ok(Self { slices, info, vocab, context, row_bytes, position_bytes, all_bytes, threads, draft, store })
+        Ok(Self {
+            slices,
+            info,
+            vocab,
+            context,
+            row_bytes,
+            position_bytes,
+            all_bytes,
+            threads,
+            speculate,
+            draft,
+            store,
+        })
     }
 
     /// How the line is cut, and what its stages are told.
@@ -129,7 +147,7 @@ impl Prepared {
         let usual = scheduler::Config::new(n_stages as u16, args.parallel, self.context, n_vocab);
         // What no running sequence needs stays in its slot, whatever there is beside the slots.
         let in_slots = u64::from(args.parallel) * u64::from(self.context);
-        let mut speculate = args.speculate.clone();
+        let mut speculate = self.speculate.clone();
         if !args.swa_full {
             speculate.reach.max_depth = speculate.reach.max_depth.min(DEPTH_WITHIN_WINDOWS);
         }
@@ -139,7 +157,7 @@ impl Prepared {
             queue_timeout: args.queue_timeout,
             replay_timeout: args.replay_timeout,
             copies_prefixes: args.prefix_bytes > 0,
-            cuts_prefixes: args.swa_full,
+            cuts_prefixes: args.swa_full && !self.slices.arch.is_recurrent(),
             // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.
             stored_tokens: args.disk.bytes / self.all_bytes.max(1),
             prefix_tokens: in_slots.max(args.prefix_bytes / self.position_bytes.max(1)),
@@ -147,6 +165,21 @@ impl Prepared {
         }
         .fit(self.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64)
     }
+}
+
+/// What was asked for, or nothing where a wrong guess could not be taken back.
+fn speculation(args: &ServeArgs, arch: &Architecture) -> Speculate {
+    if !arch.is_recurrent() {
+        return args.speculate.clone();
+    }
+    if args.speculate != Speculate::off() {
+        say(&format!(
+            "Note: models of architecture {} decode one token after the other: what their recurrent layers have read \
+             cannot be taken back, so that a wrong guess would change the answer, and --speculate is left out.",
+            arch.name
+        ));
+    }
+    Speculate::off()
 }
 
 /// Stages on this machine.

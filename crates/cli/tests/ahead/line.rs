@@ -95,9 +95,13 @@ pub(crate) fn cut(path: &Path, cuts: &[u32], folder: &Path) -> Vec<PathBuf> {
     plan.stages.iter().map(write).collect()
 }
 
-/// A toy model of so many layers.
+/// A toy model with plain attention of so many layers.
 pub(crate) fn toy(n_layers: u32, folder: &Path) -> PathBuf {
-    let toy = Toy::named("llama").expect("there is such a toy").layers(n_layers);
+    write(Toy::named("llama").expect("there is such a toy").layers(n_layers), folder)
+}
+
+/// Writes a toy model.
+pub(crate) fn write(toy: Toy, folder: &Path) -> PathBuf {
     let (meta, path) = (folder.join("meta.gguf"), folder.join("whole.gguf"));
     toy.write_meta(&meta).expect("the folder can be written");
     toy.write(&required_tensors(&meta).expect("llama.cpp knows it"), &path)

@@ -7,3 +7,4 @@ mod line;
 mod penalties;
 mod plain;
 mod real;
+mod recurrent;

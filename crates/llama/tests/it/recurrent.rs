@@ -1,6 +1,7 @@
 //! Models with recurrent layers: decoding that never takes anything back, several sequences, and what is saved of them.
 
-use gguf::toy::Toy;
+use gguf::arch::{self, Architecture};
+use gguf::toy::{Toy, ToySpec, specs};
 use gguf::{Model, Source};
 use llama::EngineConfig;
 
@@ -75,4 +76,30 @@ fn what_was_saved_goes_on_as_if_nothing_had_been() {
         }
         assert_eq!(difference(&first, &decode(&mut line, 0, &text, PROMPT)), 0.0, "{name}");
     }
+}
+
+/// A line that reads an answer again, in chunks, after a stage was lost, goes on from the very state that it had.
+#[test]
+fn what_was_decoded_can_be_read_again_in_chunks_to_the_last_bit() {
+    let is_recurrent = |spec: &&ToySpec| arch::find(spec.arch).is_ok_and(Architecture::is_recurrent);
+    let mut n = 0;
+    for ToySpec { name, .. } in specs().iter().filter(is_recurrent) {
+        let bench = Bench::new(Toy::named(name).unwrap());
+        let config = EngineConfig { context: 256, max_rows: 16, exact: true, ..EngineConfig::new("") };
+        let mut line = Line::load(std::slice::from_ref(&bench.whole), &config).unwrap();
+        let text = text(4);
+        let last = text.len() - 1;
+        let by_one = decode(&mut line, 0, &text, 0);
+        for chunk in [5, 16] {
+            line.cut(0, 0);
+            for from in (0..last).step_by(chunk) {
+                let n = chunk.min(last - from);
+                line.call(&[span(0, from, n, false)], &text[from..from + n]);
+            }
+            let again = decode(&mut line, 0, &text, last);
+            assert_eq!(difference(&by_one[last..], &again), 0.0, "{name} in chunks of {chunk}");
+        }
+        n += 1;
+    }
+    assert!(n >= MODELS.len(), "{n} toys");
 }

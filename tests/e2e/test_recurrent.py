@@ -1,0 +1,80 @@
+"""A hybrid model: what its recurrent layers have read cannot be taken back, and answers are what they would be anyway."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from answers import cached, essence
+from paceline import Serve, run, wait_gone
+from streams import Stream
+from toy import write
+
+TOKENS = 60
+# Of one chunk and of several.
+PROMPTS = ["rain", "copper and iron " * 8, "Once upon a time " * 60, "maps, bread, glass"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("hybrid") / "toy.gguf", is_hybrid=True)
+
+
+@pytest.fixture(scope="module")
+def serve(model):
+    with Serve(model, "--stages", 2, "--threads", 1, "--exact", "--ctx", 2048, "--parallel", 3, "--speculate", "auto") as serve:
+        serve.wait_ready()
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """What the whole model answers to each prompt by itself."""
+    with Serve(model, "--threads", 1, "--exact", "--ctx", 2048) as whole:
+        whole.wait_ready()
+        return [essence(whole.complete(prompt, TOKENS, logprobs=2, cache_prompt=False)) for prompt in PROMPTS]
+
+
+def test_guesses_are_left_out_and_it_is_said(serve):
+    assert any("Note: models of architecture lfm2 decode one token after the other" in line for line in serve.lines)
+    answer = serve.complete("rain rain rain rain", TOKENS)
+    assert answer["timings"]["draft_n"] == 0
+
+
+def test_many_at_once_are_answered_as_by_the_whole_model(serve, alone):
+    with ThreadPoolExecutor(len(PROMPTS)) as clients:
+        ask = lambda prompt: essence(serve.complete(prompt, TOKENS, logprobs=2, cache_prompt=False))
+        assert list(clients.map(ask, PROMPTS)) == alone
+
+
+def test_a_text_that_goes_on_begins_with_what_was_computed(serve):
+    beginning = "Once upon a time " * 20
+    # All that it leaves behind is its prompt: the one token of its answer is not computed.
+    first = serve.complete(beginning, 1)
+    longer = beginning + "there was"
+    warm = serve.complete(longer, TOKENS, logprobs=2)
+    cold = serve.complete(longer, TOKENS, logprobs=2, cache_prompt=False)
+    assert cached(warm) == first["usage"]["prompt_tokens"] and cached(cold) == 0
+    assert essence(warm) == essence(cold)
+    # Another text with half of the same beginning cannot begin in the middle of it.
+    half = "Once upon a time " * 10 + "there were two"
+    again = serve.complete(half, TOKENS, logprobs=2)
+    assert essence(again) == essence(serve.complete(half, TOKENS, logprobs=2, cache_prompt=False))
+
+
+def test_a_killed_stage_changes_nothing(serve):
+    undisturbed = Stream(serve, TOKENS, PROMPTS[1])
+    undisturbed.wait_end(60)
+    stream = Stream(serve, TOKENS, PROMPTS[1])
+    stream.wait_events(TOKENS // 3)
+    victim = serve.stage_pids()[1]
+    os.kill(victim, signal.SIGKILL)
+    stream.wait_end(60)
+    assert stream.text() == undisturbed.text()
+    wait_gone([victim], 5)
+
+
+def test_slices_are_what_the_whole_model_is(model):
+    done = run("verify", model, "--stages", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
