@@ -51,6 +51,7 @@ pub(crate) fn load(
         kv: KvType::F16,
         exact: args.exact,
         swa_full: true,
+        undo_rows: 0,
         gpu_layers: args.gpu_layers.unwrap_or(ALL_LAYERS),
         device: args.device.clone(),
     };

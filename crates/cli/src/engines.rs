@@ -89,6 +89,7 @@ impl Engines {
             kv: holding.kv,
             exact: holding.exact,
             swa_full: holding.swa_full,
+            undo_rows: holding.undo_rows,
             gpu_layers: self.options.gpu_layers.unwrap_or(ALL_LAYERS),
             device: self.options.device.clone(),
         }

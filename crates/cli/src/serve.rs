@@ -10,7 +10,6 @@ use line::{Cover, Front, FrontConfig, LineReadiness, Node, NodeConfig, SpareSpec
 use net::{DialOptions, Identity, LinkOptions, Role};
 use protocol::{Generation, StageIndex};
 use server::{Api, ApiConfig, ApiKeys, Server, Tls};
-use spec::Sources;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -214,7 +213,7 @@ async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api)
     let (for_reading, of_line) = (args.clone(), Arc::clone(line));
     let prepared = tokio::task::spawn_blocking(move || Prepared::read(&for_reading, &of_line)).await??;
     let grammars = Arc::new(ApiGrammars::new(Arc::clone(&prepared.vocab)));
-    if args.speculate.sources != Sources::Off {
+    if prepared.guesses() {
         line.guess_by(Arc::clone(&grammars));
     }
     let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab), grammars));

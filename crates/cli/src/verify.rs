@@ -227,6 +227,7 @@ async fn form(
             kv: KvType::F16,
             exact: false,
             swa_full: true,
+            undo_rows: 0,
             prefix_bytes: 0,
         },
         stages,

@@ -87,6 +87,7 @@ async fn start(draft: Option<&Path>) -> Front {
             prefix_bytes: 0,
             exact: true,
             swa_full: true,
+            undo_rows: 0,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
         spares: Vec::new(),

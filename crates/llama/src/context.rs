@@ -34,6 +34,8 @@ pub(crate) struct ContextOptions {
     pub(crate) exact: bool,
     /// Whether layers with a sliding window keep every position.
     pub(crate) swa_full: bool,
+    /// Rows of a call that recurrent layers can take back.
+    pub(crate) undo_rows: u32,
     /// The tensor to capture on every call, if any.
     pub(crate) capture: Option<CString>,
 }
@@ -76,6 +78,9 @@ impl Context {
             NonNull::new(Box::into_raw(tap)).expect("a box is never null")
         });
         let mut params = parameters(options);
+        if model.is_recurrent() {
+            params.n_rs_seq = options.undo_rows;
+        }
         if let Some(tap) = tap {
             params.cb_eval = Some(on_eval);
             params.cb_eval_user_data = tap.as_ptr().cast();

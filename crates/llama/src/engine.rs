@@ -19,6 +19,9 @@ use crate::sampler::{DryCache, LlamaSampler, Place};
 use crate::vocab::Vocab;
 use crate::{memory, probe};
 
+/// llama.cpp keeps that many states of recurrent layers beside the last one at most: those of the widest window but one.
+const MAX_UNDO_ROWS: u32 = 15;
+
 /// What to load and how to run it.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -40,6 +43,9 @@ pub struct EngineConfig {
     /// Whether layers that look back over a window only keep every position all the same, so that slots can be cut
     /// anywhere. If not they take less memory, and a slot can be cut by half a call's rows; not with `exact`.
     pub swa_full: bool,
+    /// Rows of a slot's last call that can be cut off again where layers are recurrent, 0 to 15: so many states are kept
+    /// besides. Attention alone can be cut anywhere without.
+    pub undo_rows: u32,
     /// Layers on a GPU; 0 for none.
     pub gpu_layers: u32,
     /// Which GPU, by ggml's name; `None` for all.
@@ -59,6 +65,7 @@ impl EngineConfig {
             kv: KvType::F16,
             exact: false,
             swa_full: true,
+            undo_rows: 0,
             gpu_layers: 0,
             device: None,
         }
@@ -75,6 +82,12 @@ impl EngineConfig {
         in_range("the context", self.context, protocol::limits::MAX_CONTEXT)?;
         in_range("rows per call", self.max_rows, protocol::limits::MAX_ROWS)?;
         in_range("threads", self.threads, 1024)?;
+        if self.undo_rows > MAX_UNDO_ROWS || self.undo_rows + 1 >= self.max_rows {
+            return Err(LoadError::Config(format!(
+                "{} rows cannot be undone: at most {MAX_UNDO_ROWS}, and two fewer than a call has",
+                self.undo_rows
+            )));
+        }
         if self.exact && self.gpu_layers > 0 {
             return Err(LoadError::Config(
                 "exact arithmetic works on the CPU only: use it without GPU layers".into(),
@@ -148,6 +161,7 @@ impl LlamaEngine {
                 kv: config.kv,
                 exact: config.exact,
                 swa_full: config.swa_full,
+                undo_rows: config.undo_rows,
                 capture: role.capture.clone(),
             },
             &config.path,

@@ -86,6 +86,8 @@ pub struct Holding {
     /// Whether layers that look back over a window only keep every position all the same. If not they take less memory,
     /// but sequences can be cut a little only, and prefixes taken over whole only.
     pub swa_full: bool,
+    /// Rows of a call that must be possible to take back where layers are recurrent: the guesses of the widest window.
+    pub undo_rows: u32,
 }
 
 /// The next stage of the line.

@@ -213,6 +213,7 @@ pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
         kv: KvType::F16,
         exact: false,
         swa_full: true,
+        undo_rows: 0,
         prefix_bytes: 0,
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use gguf::Model;
-use gguf::arch::Architecture;
+use gguf::arch::{Architecture, Rewind};
 use line::LinePlan;
 use llama::Vocab;
 use protocol::{LayerRange, ModelId};
 use server::{Fill, ModelInfo};
-use spec::Speculate;
+use spec::{Reach, Sources, Speculate};
 use stage::Engine;
 use store::Store;
 
@@ -31,6 +31,9 @@ const DEFAULT_CONTEXT: u32 = 8192;
 const MAX_ROWS: u32 = 512;
 /// Threads of a draft model at most.
 const MAX_DRAFT_THREADS: u32 = 4;
+/// Guesses in a window where layers are recurrent, unless --width asks for more: stages keep one more state of theirs for
+/// each, in every sequence.
+const UNDO_ROWS: u32 = 3;
 /// Windows in flight at most where sliding windows forget: as many of the widest as can be taken back, and one to spare.
 const DEPTH_WITHIN_WINDOWS: u32 = MAX_ROWS / 2 / spec::MAX_WIDTH - 1;
 
@@ -49,6 +52,8 @@ pub(super) struct Prepared {
     pub(super) threads: Threads,
     /// Who guesses, and how far.
     speculate: Speculate,
+    /// Rows of a call that stages must be able to take back for that.
+    undo_rows: u32,
     /// The draft model, if there is one.
     pub(super) draft: Option<Box<dyn Engine>>,
     /// Where prefixes outlive the process.
@@ -95,7 +100,7 @@ impl Prepared {
         let all_bytes = llama::position_bytes(&model, args.kv);
         let share = all_bytes * u64::from(most_layers.unwrap_or(0));
         let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
-        let speculate = speculation(args, slices.arch);
+        let Guessing { speculate, undo_rows } = Guessing::of(&args.speculate, slices.arch);
         let draft_model = speculate.draft_model();
         let n_local = n_local(args, slices.plan.stages.len());
         let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
@@ -116,6 +121,7 @@ impl Prepared {
             all_bytes,
             threads,
             speculate,
+            undo_rows,
             draft,
             store,
         })
@@ -136,8 +142,14 @@ impl Prepared {
             kv: args.kv,
             exact: args.exact,
             swa_full: args.swa_full,
+            undo_rows: self.undo_rows,
             prefix_bytes: args.prefix_bytes,
         }
+    }
+
+    /// Whether anything is guessed.
+    pub(super) fn guesses(&self) -> bool {
+        self.speculate.sources != Sources::Off
     }
 
     /// The budgets of the line.
@@ -167,19 +179,52 @@ impl Prepared {
     }
 }
 
-/// What was asked for, or nothing where a wrong guess could not be taken back.
-fn speculation(args: &ServeArgs, arch: &Architecture) -> Speculate {
-    if !arch.is_recurrent() {
-        return args.speculate.clone();
+/// How a model guesses: as was asked, as far as wrong guesses can be taken back.
+struct Guessing {
+    speculate: Speculate,
+    /// Rows of a call that stages must be able to take back besides.
+    undo_rows: u32,
+}
+
+impl Guessing {
+    fn of(asked: &Speculate, arch: &Architecture) -> Self {
+        let is_wanted = asked.sources != Sources::Off;
+        match arch.rewind {
+            Rewind::Anywhere => Self { speculate: asked.clone(), undo_rows: 0 },
+            Rewind::Snapshots if is_wanted => {
+                let width = asked.reach.width.unwrap_or(UNDO_ROWS + 1).clamp(1, spec::MAX_WIDTH);
+                if asked.reach.depth.is_some_and(|depth| depth > 1) {
+                    say(&format!(
+                        "Note: models of architecture {} take back what their last call has read only, so that one \
+                         window is under way at a time, whatever --depth says.",
+                        arch.name
+                    ));
+                }
+                Self {
+                    speculate: Speculate { reach: serial(width, asked.reach), ..asked.clone() },
+                    undo_rows: width - 1,
+                }
+            }
+            Rewind::Snapshots | Rewind::Never => {
+                if is_wanted {
+                    say(&format!(
+                        "Note: models of architecture {} decode one token after the other, without --speculate: what \
+                         their recurrent layers have read cannot be taken back.",
+                        arch.name
+                    ));
+                }
+                Self {
+                    speculate: Speculate { reach: serial(1, Reach::default()), ..Speculate::off() },
+                    undo_rows: 0,
+                }
+            }
+        }
     }
-    if args.speculate != Speculate::off() {
-        say(&format!(
-            "Note: models of architecture {} decode one token after the other: what their recurrent layers have read \
-             cannot be taken back, so that a wrong guess would change the answer, and --speculate is left out.",
-            arch.name
-        ));
-    }
-    Speculate::off()
+}
+
+/// One window at a time, of so many rows at most.
+fn serial(width: u32, asked: Reach) -> Reach {
+    Reach { max_width: width, max_depth: 1, depth: asked.depth.map(|_| 1), ..asked }
 }
 
 /// Stages on this machine.
@@ -246,5 +291,27 @@ mod tests {
         assert_eq!(share(None, 16, 0, true).1, 4, "the front computes no layers");
         assert_eq!(share(Some(2), 16, 3, true), (2, 4));
         assert_eq!(share(Some(8), 8, 1, true), (8, 1), "what is given is kept");
+    }
+
+    #[test]
+    fn guesses_reach_as_far_as_a_model_takes_them_back() {
+        let asked = |width, depth| Speculate {
+            reach: Reach { width, depth, ..Reach::default() },
+            ..Speculate::auto()
+        };
+        let of = |asked: &Speculate, arch| Guessing::of(asked, gguf::arch::find(arch).unwrap());
+        let free = of(&asked(Some(7), Some(8)), "llama");
+        assert_eq!((free.speculate, free.undo_rows), (asked(Some(7), Some(8)), 0));
+        let little = of(&asked(None, Some(8)), "qwen35");
+        let reach = Reach { max_width: 4, max_depth: 1, width: None, depth: Some(1) };
+        assert_eq!((little.speculate, little.undo_rows), (Speculate { reach, ..Speculate::auto() }, 3));
+        let wider = of(&asked(Some(7), None), "lfm2");
+        assert_eq!((wider.speculate.reach.max_width, wider.undo_rows), (7, 6));
+        for (asked, arch) in [(asked(Some(7), Some(8)), "mamba2"), (Speculate::off(), "qwen35")] {
+            let nothing = of(&asked, arch);
+            assert_eq!((&nothing.speculate.sources, nothing.undo_rows), (&Sources::Off, 0));
+            // Not even what a request brings of its own.
+            assert_eq!(nothing.speculate.reach, serial(1, Reach::default()));
+        }
     }
 }

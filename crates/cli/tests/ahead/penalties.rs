@@ -15,9 +15,9 @@ use crate::real::{SMOLLM2, model};
 
 /// Knows the whole answer and says one token of it wrong, whenever it is asked.
 #[derive(Debug)]
-struct WrongAt {
-    text: Vec<Token>,
-    at: usize,
+pub(crate) struct WrongAt {
+    pub(crate) text: Vec<Token>,
+    pub(crate) at: usize,
 }
 
 impl Proposer for WrongAt {

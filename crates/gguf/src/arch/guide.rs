@@ -24,8 +24,8 @@ This file is written from the table in `crates/gguf/src/arch/table.rs`; a test s
 * *Logits*: `=` are those of the whole model to the last bit; a number is how far they may be off, because the boundary
   costs a rounding.
 * *Takes back*: how far llama.cpp can take back tokens that have been computed. Where that is not *anything*, some layers
-  are recurrent: such models decode one token after the other, without guesses (`--speculate` is left out, and said so), and
-  begin with a known prompt only where all of it is known.
+  are recurrent: such models begin with a known prompt only where all of it is known, and guess one window at a time (*the
+  last call's*) or not at all (*nothing*; `--speculate` is left out, and that is said).
 * *Drafts itself*: whether slices keep the model's own blocks that draft (NextN).
 
 | architecture | in a slice | logits | takes back | drafts itself |

@@ -64,9 +64,11 @@ impl Prompts {
 
 /// What all that a line computes depends on.
 pub(super) fn line_digest(plan: &LinePlan) -> [u8; 32] {
-    let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, .. } = plan;
+    let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, undo_rows, .. } = plan;
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-    let line = format!("{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full}");
+    let line = format!(
+        "{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full} {undo_rows}"
+    );
     Name::new("line", &[line.as_bytes()]).digest()
 }
 
@@ -88,6 +90,7 @@ mod tests {
             kv,
             exact: false,
             swa_full: true,
+            undo_rows: 0,
             prefix_bytes: 0,
         }
     }

@@ -111,6 +111,7 @@ pub(crate) fn tail_layers() -> Holding {
         kv: KvType::F16,
         exact: false,
         swa_full: true,
+        undo_rows: 0,
     }
 }
 

@@ -185,6 +185,7 @@ pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: 
             kv: KvType::F16,
             exact: false,
             swa_full: true,
+            undo_rows: 0,
             prefix_bytes: 0,
         },
         stages,

@@ -1,9 +1,10 @@
-//! Models with recurrent layers: decoding that never takes anything back, several sequences, and what is saved of them.
+//! Models with recurrent layers: decoding that takes nothing back or a little, several sequences, and what is saved of them.
 
-use gguf::arch::{self, Architecture};
+use gguf::arch::{self, Architecture, Rewind};
 use gguf::toy::{Toy, ToySpec, specs};
 use gguf::{Model, Source};
 use llama::EngineConfig;
+use stage::Engine;
 
 use crate::architectures::Bench;
 use crate::support::{Line, cut, difference, span, tokens};
@@ -13,12 +14,16 @@ const STEPS: usize = 6;
 /// One with snapshots, one of each other family: state spaces alone, both kinds in a layer, short convolutions.
 const MODELS: [&str; 5] = ["qwen35", "mamba2", "falcon-h1", "lfm2", "granitehybrid"];
 
-fn line(name: &str, n_slots: u16) -> Line {
+fn config(n_slots: u16) -> EngineConfig {
+    EngineConfig { context: 256, n_slots, max_rows: 16, ..EngineConfig::new("") }
+}
+
+/// A toy in two stages.
+fn line(name: &str, config: &EngineConfig) -> Line {
     let bench = Bench::new(Toy::named(name).unwrap());
     let model = Model::open(&bench.whole).unwrap();
     let (paths, _) = cut(&Source::new(&model).unwrap(), &[3], bench.folder());
-    Line::load(&paths, &EngineConfig { context: 256, n_slots, max_rows: 16, ..EngineConfig::new("") })
-        .unwrap()
+    Line::load(&paths, config).unwrap()
 }
 
 fn text(seed: u64) -> Vec<i32> {
@@ -35,12 +40,12 @@ fn sequences_that_take_turns_are_as_they_are_alone() {
     for name in MODELS {
         let texts = [text(1), text(2)];
         let alone = texts.each_ref().map(|text| {
-            let mut line = line(name, 1);
+            let mut line = line(name, &config(1));
             line.call(&[span(0, 0, 10, false)], &text[..10]);
             line.call(&[span(0, 10, 10, false)], &text[10..PROMPT]);
             decode(&mut line, 0, text, PROMPT)
         });
-        let mut line = line(name, 2);
+        let mut line = line(name, &config(2));
         for (from, to) in [(0, 10), (10, PROMPT)] {
             for (slot, text) in (0..).zip(&texts) {
                 line.call(&[span(slot, from, to - from, false)], &text[from..to]);
@@ -60,7 +65,7 @@ fn sequences_that_take_turns_are_as_they_are_alone() {
 fn what_was_saved_goes_on_as_if_nothing_had_been() {
     for name in MODELS {
         let text = text(3);
-        let mut line = line(name, 2);
+        let mut line = line(name, &config(2));
         for (from, to) in [(0, 10), (10, PROMPT)] {
             line.call(&[span(0, from, to - from, false)], &text[from..to]);
         }
@@ -85,7 +90,7 @@ fn what_was_decoded_can_be_read_again_in_chunks_to_the_last_bit() {
     let mut n = 0;
     for ToySpec { name, .. } in specs().iter().filter(is_recurrent) {
         let bench = Bench::new(Toy::named(name).unwrap());
-        let config = EngineConfig { context: 256, max_rows: 16, exact: true, ..EngineConfig::new("") };
+        let config = EngineConfig { exact: true, ..config(1) };
         let mut line = Line::load(std::slice::from_ref(&bench.whole), &config).unwrap();
         let text = text(4);
         let last = text.len() - 1;
@@ -102,4 +107,50 @@ fn what_was_decoded_can_be_read_again_in_chunks_to_the_last_bit() {
         n += 1;
     }
     assert!(n >= MODELS.len(), "{n} toys");
+}
+
+/// Windows of which all guesses can be wrong, and others that are computed, emptied or loaded before that is known.
+#[test]
+fn rows_of_the_last_call_can_be_taken_back_whatever_became_of_others_since() {
+    const TEXT: usize = 60;
+    let has_snapshots =
+        |spec: &&ToySpec| arch::find(spec.arch).is_ok_and(|arch| arch.rewind == Rewind::Snapshots);
+    let mut n_models = 0;
+    for ToySpec { name, .. } in specs().iter().filter(has_snapshots) {
+        let mut line = line(name, &EngineConfig { exact: true, undo_rows: 3, ..config(3) });
+        assert_eq!(line.tail().shape().rewind, stage::Rewind::LastCall { rows: 3 }, "{name}");
+        let tokens = tokens(TEXT, gguf::toy::VOCABULARY as usize, 5);
+        let plain = decode(&mut line, 0, &tokens, 0);
+        line.cut(0, 0);
+        line.call(&[span(2, 0, 5, false)], &tokens[3..8]);
+        let saved = line.save(2);
+        let (mut at, mut n_other) = (0, 5);
+        for width in [2, 4, 3, 1].into_iter().cycle() {
+            let right = (1 + at % width).min(TEXT - at);
+            let mut window = tokens[at..at + right].to_vec();
+            window.extend((right..width).map(|wrong| 100 + wrong as i32));
+            let logits = line.call(&[span(1, at, window.len(), true)], &window);
+            let found = difference(&logits[..right], &plain[at..at + right]);
+            assert_eq!(found, 0.0, "{name} at {at}, {width} wide");
+            match at % 3 {
+                0 => line.call(&[span(2, n_other, 2, false)], &tokens[n_other..n_other + 2]),
+                1 => {
+                    line.cut(2, 0);
+                    line.call(&[span(2, 0, 4, false)], &tokens[..4])
+                }
+                _ => {
+                    line.load_saved(2, &saved);
+                    Vec::new()
+                }
+            };
+            n_other = [n_other + 2, 4, 5][at % 3];
+            at += right;
+            line.cut(1, at);
+            if at == TEXT {
+                break;
+            }
+        }
+        n_models += 1;
+    }
+    assert!(n_models >= 7, "{n_models} toys");
 }

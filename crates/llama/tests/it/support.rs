@@ -98,7 +98,7 @@ impl Line {
     /// Cuts a slot on every stage.
     pub(crate) fn cut(&mut self, slot: u16, len: usize) {
         for engine in &mut self.engines {
-            engine.truncate(Slot(slot), Position(len as u32)).expect("plain attention can be cut anywhere");
+            engine.truncate(Slot(slot), Position(len as u32)).expect("it can be cut there");
         }
     }
 }

@@ -129,6 +129,7 @@ fn put_holding(w: &mut Writer<'_>, v: &Holding) {
     });
     w.flag(v.exact);
     w.flag(v.swa_full);
+    w.u32(v.undo_rows);
 }
 
 pub(super) fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
@@ -177,6 +178,7 @@ fn get_holding(r: &mut Reader<'_>) -> Result<Holding, DecodeError> {
         kv: get_kv(r)?,
         exact: r.flag("holding.exact")?,
         swa_full: r.flag("holding.swa_full")?,
+        undo_rows: r.u32_in("holding.undo_rows", 0, limits::MAX_ROWS)?,
     })
 }
 

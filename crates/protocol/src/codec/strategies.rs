@@ -240,17 +240,21 @@ fn layers() -> impl Strategy<Value = (u32, LayerRange)> {
 fn holding() -> impl Strategy<Value = Holding> {
     let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
     let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
-    (any::<[u8; 32]>(), layers(), sizes, kv, any::<(bool, bool)>()).prop_map(
-        |(model, (n_layers, layers), (context, n_slots, max_rows), kv, (exact, swa_full))| Holding {
-            model: ModelId(model),
-            layers,
-            n_layers,
-            context,
-            n_slots,
-            max_rows,
-            kv,
-            exact,
-            swa_full,
+    let flags = (any::<(bool, bool)>(), 0..=limits::MAX_ROWS);
+    (any::<[u8; 32]>(), layers(), sizes, kv, flags).prop_map(
+        |(model, (n_layers, layers), (context, n_slots, max_rows), kv, ((exact, swa_full), undo_rows))| {
+            Holding {
+                model: ModelId(model),
+                layers,
+                n_layers,
+                context,
+                n_slots,
+                max_rows,
+                kv,
+                exact,
+                swa_full,
+                undo_rows,
+            }
         },
     )
 }

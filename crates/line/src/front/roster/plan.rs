@@ -28,6 +28,9 @@ pub struct LinePlan {
     /// Whether layers with a sliding window keep every position. If not, the scheduler must know that stages cannot cut
     /// prefixes.
     pub swa_full: bool,
+    /// Rows of a call that stages with recurrent layers can take back. The scheduler's windows must not be wider than that and
+    /// one more, and one at a time.
+    pub undo_rows: u32,
     /// Bytes that each stage has for parked prefixes beside its engine.
     pub prefix_bytes: u64,
 }
@@ -50,6 +53,7 @@ impl LinePlan {
             kv: self.kv,
             exact: self.exact,
             swa_full: self.swa_full,
+            undo_rows: self.undo_rows,
         }
     }
 }

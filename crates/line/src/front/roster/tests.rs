@@ -38,6 +38,7 @@ pub(super) fn roster_with(n: u16, relay: bool, spares: &[Option<u16>]) -> Roster
         kv: KvType::F16,
         exact: false,
         swa_full: true,
+        undo_rows: 0,
         prefix_bytes: 0,
     };
     let address = |i: u16| Some(format!("host:{i}"));
