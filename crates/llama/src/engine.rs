@@ -82,7 +82,7 @@ impl EngineConfig {
         in_range("the context", self.context, protocol::limits::MAX_CONTEXT)?;
         in_range("rows per call", self.max_rows, protocol::limits::MAX_ROWS)?;
         in_range("threads", self.threads, 1024)?;
-        if self.undo_rows > MAX_UNDO_ROWS || self.undo_rows + 1 >= self.max_rows {
+        if self.undo_rows > MAX_UNDO_ROWS || (self.undo_rows > 0 && self.undo_rows + 1 >= self.max_rows) {
             return Err(LoadError::Config(format!(
                 "{} rows cannot be undone: at most {MAX_UNDO_ROWS}, and two fewer than a call has",
                 self.undo_rows
