@@ -85,7 +85,7 @@ pub fn folder(identity: Identity) -> anyhow::Result<PathBuf> {
 /// Shares the layers of a model out as asked.
 ///
 /// # Errors
-/// If the model cannot be cut so, or not be served.
+/// If the model cannot be cut so.
 pub fn plan(source: &Source<'_>, cut: &Cut) -> anyhow::Result<Plan> {
     Ok(match cut {
         Cut::Stages(n) => Plan::balanced(source, u32::from(*n))?,

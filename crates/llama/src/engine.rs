@@ -19,7 +19,7 @@ use crate::sampler::{DryCache, LlamaSampler, Place};
 use crate::vocab::Vocab;
 use crate::{memory, probe};
 
-/// llama.cpp keeps that many states of recurrent layers beside the last one at most: those of the widest window but one.
+/// States of recurrent layers that are kept beside the last one at most: one for each guess of the widest window.
 const MAX_UNDO_ROWS: u32 = 15;
 
 /// What to load and how to run it.

@@ -13,7 +13,7 @@ use tokio::{
 
 /// Tokio's timers are late by up to this: both its wheel and the system call below it count whole milliseconds.
 const COARSE: Duration = Duration::from_millis(2);
-/// The earliest that a wait is cut short, and so the longest that the rest of it keeps a processor.
+/// The most that a thread is woken early, and so how long the rest of a wait keeps a processor.
 const MAX_LEAD: Duration = Duration::from_micros(300);
 /// Of a wait's lateness, what counts for the next one.
 const RECENT: u32 = 8;
@@ -45,7 +45,7 @@ impl Alarm {
                 self.lead = next_lead(self.lead, Instant::now().saturating_duration_since(ring));
             }
             // What is left is shorter than going to sleep and waking up.
-            while Instant::now() < until.min(ring + MAX_LEAD) {
+            while Instant::now() < until {
                 spin_loop();
             }
         }
@@ -58,7 +58,7 @@ impl Alarm {
 
 /// How much earlier to wake up next time, after a thread came back `late`.
 fn next_lead(lead: Duration, late: Duration) -> Duration {
-    ((lead * (RECENT - 1) + late.min(MAX_LEAD)) / RECENT).min(MAX_LEAD)
+    (lead * (RECENT - 1) + late.min(MAX_LEAD)) / RECENT
 }
 
 /// Whether the runtime's time has run ahead of the system's, as only in tests: then no thread need wait for it.
