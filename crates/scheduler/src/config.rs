@@ -19,6 +19,37 @@ const LEAST_STORED: u32 = 128;
 /// Frames of a sequence that may wait besides its chunks: its open, a window and its close.
 const OTHER_FRAMES: u64 = 3;
 
+/// Tokens between the places where prefixes end that serve whole or not at all: few to compute again, and more than what a
+/// tokenizer joins at the end of a text when more of it comes.
+const PREFIX_STEP: usize = 16;
+
+/// Where stages can cut a prefix: what a prompt shares with one mostly ends before it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cuts {
+    /// At any token.
+    Anywhere,
+    /// At any token of what stands in a slot; of what is saved no more is there than a sliding window reaches, so that what
+    /// is longer serves whole. Such prefixes end some tokens early, and texts which share all but those can begin with them.
+    InSlots {
+        /// Positions of the window.
+        window: u32,
+    },
+    /// Nowhere: whoever begins with one begins with all of it, once its sequence has ended.
+    Nowhere,
+}
+
+impl Cuts {
+    /// Of so many tokens, those that are parked.
+    pub(crate) fn parked(self, computed: usize) -> usize {
+        match self {
+            Self::InSlots { window } if computed > window as usize => {
+                (computed - 1) / PREFIX_STEP * PREFIX_STEP
+            }
+            Self::Anywhere | Self::InSlots { .. } | Self::Nowhere => computed,
+        }
+    }
+}
+
 /// The budgets of one line; constant for a scheduler's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -53,8 +84,8 @@ pub struct Config {
     pub line: [u8; 32],
     /// Whether stages can copy a prefix. If not, whoever begins with one takes it over whole.
     pub copies_prefixes: bool,
-    /// Whether stages can cut a prefix. If not, whoever begins with one begins with all of it, once its sequence has ended.
-    pub cuts_prefixes: bool,
+    /// Where stages can cut a prefix.
+    pub cuts: Cuts,
     /// Who guesses, and how far. Stages must take windows of as many rows as its reach allows; models that rewind
     /// within their last call only need a `max_depth` of 1 and a `max_width` that they can undo.
     pub speculate: Speculate,
@@ -81,7 +112,7 @@ impl Config {
             least_stored: LEAST_STORED,
             line: [0; 32],
             copies_prefixes: true,
-            cuts_prefixes: true,
+            cuts: Cuts::Anywhere,
             speculate: Speculate::off(),
         }
     }

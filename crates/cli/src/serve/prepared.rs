@@ -12,6 +12,7 @@ use gguf::arch::{Architecture, Rewind};
 use line::LinePlan;
 use llama::Vocab;
 use protocol::{LayerRange, ModelId};
+use scheduler::Cuts;
 use server::{Fill, ModelInfo};
 use spec::{Reach, Sources, Speculate};
 use stage::Engine;
@@ -45,6 +46,8 @@ pub(super) struct Prepared {
     context: u32,
     /// Of one hidden row in its widest form.
     row_bytes: u64,
+    /// Where its prefixes can be cut.
+    cuts: Cuts,
     /// Of the keys and values of one position in the stage that has most of them.
     position_bytes: u64,
     /// Of those in all stages together.
@@ -112,6 +115,7 @@ impl Prepared {
             .transpose()?;
         let store = disk::open(&args.disk)?;
         Ok(Self {
+            cuts: cuts(&model, slices.arch, args.swa_full),
             slices,
             info,
             vocab,
@@ -169,13 +173,23 @@ impl Prepared {
             queue_timeout: args.queue_timeout,
             replay_timeout: args.replay_timeout,
             copies_prefixes: args.prefix_bytes > 0,
-            cuts_prefixes: args.swa_full && !self.slices.arch.is_recurrent(),
+            cuts: self.cuts,
             // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.
             stored_tokens: args.disk.bytes / self.all_bytes.max(1),
             prefix_tokens: in_slots.max(args.prefix_bytes / self.position_bytes.max(1)),
             ..usual
         }
         .fit(self.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64)
+    }
+}
+
+/// Where prefixes of a model can be cut: what its layers look back over is in its file.
+fn cuts(model: &Model, arch: &Architecture, swa_full: bool) -> Cuts {
+    let window = model.arch_u32("attention.sliding_window").unwrap_or(0);
+    match swa_full && !arch.is_recurrent() {
+        false => Cuts::Nowhere,
+        true if window > 0 => Cuts::InSlots { window },
+        true => Cuts::Anywhere,
     }
 }
 

@@ -230,7 +230,10 @@ impl Scheduler {
         add(&mut self.stats, &guessing);
         let inputs = sequence.inputs();
         let namespace = sequence.asked().namespace.filter(|_| may_park);
-        let computed = namespace.map(|namespace| (namespace, sequence.computed().to_vec()));
+        let computed = namespace.map(|namespace| {
+            let tokens = sequence.computed();
+            (namespace, tokens[..self.config.cuts.parked(tokens.len())].to_vec())
+        });
         if sequence.close() {
             self.outputs.push_back(Output::Hint(Hint::Drop { seq }));
         }

@@ -3,6 +3,7 @@
 use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler};
+use crate::config::Cuts;
 use crate::prefixes::{Hit, LEAST, Namespace, SHARED};
 use crate::sequence::{Origin, Sequence};
 use crate::shelf::Shelved;
@@ -20,7 +21,7 @@ impl Scheduler {
     /// What spares most of a text. A running sequence must be waited for and a store must be read, so each must spare
     /// more than what is at hand, by as much as that takes.
     pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token]) -> Option<Beginning> {
-        let cuts = self.config.cuts_prefixes;
+        let cuts = self.config.cuts != Cuts::Nowhere;
         let parked = self.find_parked(namespace, text).filter(|hit| cuts || !hit.keep);
         let at_hand = parked.map_or(0, |hit| hit.len);
         let running =

@@ -1,7 +1,7 @@
 //! What a prompt begins with: what others compute at the time, and what stages have stored.
 
 use protocol::{Open, Park, Report, Reuse, SeqId, Stored, Token, Work};
-use scheduler::{Config, Output, Request, SHARED, Shelved};
+use scheduler::{Config, Cuts, Output, Request, SHARED, Shelved};
 
 use crate::front::{Front, request};
 
@@ -124,7 +124,7 @@ fn what_the_operator_shares_serves_everybody_and_stays() {
 #[test]
 fn stages_that_cannot_cut_prefixes_are_not_asked_to() {
     let mut front =
-        Front::new(Config { cuts_prefixes: false, prefix_tokens: 1000, ..Config::new(3, 1, 200, 100) });
+        Front::new(Config { cuts: Cuts::Nowhere, prefix_tokens: 1000, ..Config::new(3, 1, 200, 100) });
     front.submit(ask(90)).expect("a request that fits");
     front.progress(0, PROMPT as u32 + 1).expect("what was sent");
     finish(&mut front, 0, PROMPT as u32 + 2);
@@ -137,6 +137,27 @@ fn stages_that_cannot_cut_prefixes_are_not_asked_to() {
     longer.prompt.extend([Token(1), Token(2)]);
     front.submit(longer).expect("a request that fits");
     assert_eq!(opens(&said(&mut front).0)[0].start.0 as usize, PROMPT + 2, "all of it");
+}
+
+#[test]
+fn prefixes_that_serve_whole_end_before_what_a_longer_text_may_change() {
+    // What is parked of so many tokens; where prefixes may end, one ends sooner. What the window holds can be cut.
+    for (n, parked, kept) in [(PROMPT, 32, 32), (48, 32, 32), (49, 48, 48), (36, 36, 35)] {
+        let usual = Config::new(3, 1, 200, 100);
+        let mut front =
+            Front::new(Config { cuts: Cuts::InSlots { window: 36 }, prefix_tokens: 1000, ..usual });
+        front.submit(Request { namespace: Some(1), ..request(n, Some(1)) }).expect("a request that fits");
+        front.progress(0, n as u32 - 1).expect("what was sent");
+        finish(&mut front, 0, n as u32);
+        assert_eq!(parks(&said(&mut front).0)[0].len.0, parked);
+        // In a longer text its last token is another one.
+        let mut longer = Request { namespace: Some(1), ..request(n - 1, Some(1)) };
+        longer.prompt.extend([Token(90), Token(91)]);
+        front.submit(longer).expect("a request that fits");
+        let (work, _) = said(&mut front);
+        let reuse = Some(Reuse { prefix: SeqId(0), keep: kept < parked, stored: None });
+        assert_eq!((opens(&work)[0].start.0, opens(&work)[0].reuse), (kept, reuse), "{n}");
+    }
 }
 
 #[test]
