@@ -39,6 +39,15 @@ pub enum Cuts {
 }
 
 impl Cuts {
+    /// Prefixes with more tokens than this serve whole only, once they are saved.
+    pub(crate) const fn whole_above(self) -> usize {
+        match self {
+            Self::Anywhere => usize::MAX,
+            Self::InSlots { window } => window as usize,
+            Self::Nowhere => 0,
+        }
+    }
+
     /// Of so many tokens, those that are parked.
     pub(crate) fn parked(self, computed: usize) -> usize {
         match self {

@@ -15,6 +15,7 @@ use protocol::Token;
 use spec::Proposer;
 
 use crate::meter::{Guessing, Meter};
+use crate::prefixes::Trust;
 use crate::{Client, Failure, Request, RequestId};
 
 /// Clients whose last turn is remembered; beyond that those forgotten that have nothing waiting.
@@ -43,8 +44,8 @@ pub(crate) struct Waiting {
     pub(crate) patience: Patience,
     /// What it had come to when it was interrupted.
     pub(crate) past: Option<Past>,
-    /// A stage had lost the prefix that it began with: it begins with nothing.
-    pub(crate) was_misled: bool,
+    /// What it may begin with: less, once a stage did not have what it was to begin with.
+    pub(crate) trust: Trust,
     /// It made room for somebody more urgent and never does so again.
     pub(crate) has_yielded: bool,
 }
@@ -101,8 +102,8 @@ impl Waiting {
         }
     }
 
-    const fn is_fresh(&self) -> bool {
-        self.past.is_none() && !self.was_misled
+    fn is_fresh(&self) -> bool {
+        self.past.is_none() && self.trust == Trust::All
     }
 }
 
@@ -222,7 +223,7 @@ mod tests {
             since: Duration::ZERO,
             patience: Patience::Place(PATIENT),
             past: None,
-            was_misled: false,
+            trust: Trust::All,
             has_yielded: false,
         }
     }
@@ -257,7 +258,7 @@ mod tests {
     fn the_most_urgent_goes_first_and_then_who_was_interrupted() {
         let mut queue = queue(&[1, 2]);
         queue.push(RequestId(2), waiting(3, -1));
-        let misled = Waiting { was_misled: true, ..waiting(4, 0) };
+        let misled = Waiting { trust: Trust::Nothing, ..waiting(4, 0) };
         queue.push(RequestId(3), misled);
         queue.push(RequestId(4), waiting(5, 1));
         assert_eq!((queue.n_before(0), queue.n_before(1), queue.n_before(-1)), (1, 4, 0));
@@ -269,7 +270,7 @@ mod tests {
         let mut queue = queue(&[1]);
         for (id, priority, at) in [(1, -1000, 60), (2, 1000, 40), (3, 5, 30)] {
             let patience = Patience::Turn(Duration::from_secs(at));
-            queue.push(RequestId(id), Waiting { patience, was_misled: true, ..waiting(id, priority) });
+            queue.push(RequestId(id), Waiting { patience, trust: Trust::Nothing, ..waiting(id, priority) });
         }
         let now = Duration::from_secs(50);
         let order: Vec<_> = std::iter::from_fn(|| queue.next(|_| 0, now)).map(|(id, _)| id.0).collect();
@@ -291,7 +292,7 @@ mod tests {
     #[test]
     fn whoever_waits_for_a_line_does_so_for_a_time_only() {
         let mut queue = queue(&[1]);
-        let ran = Waiting { patience: Patience::Turn(PATIENT), was_misled: true, ..waiting(2, 0) };
+        let ran = Waiting { patience: Patience::Turn(PATIENT), trust: Trust::Nothing, ..waiting(2, 0) };
         queue.push(RequestId(1), ran);
         assert_eq!(queue.next_deadline(), Some(PATIENT));
         let soon = Duration::from_secs(5);

@@ -13,9 +13,10 @@ use std::time::Duration;
 use protocol::{Frame, Hint, PrefixKey, SeqId, Token, Work, limits};
 use spec::{Draft, Line, Pace, Proposer};
 
+use crate::config::Cuts;
 use crate::groups::Load;
 use crate::meter::Guessing;
-use crate::prefixes::{Namespace, Prefixes};
+use crate::prefixes::{Namespace, Prefixes, Trust};
 use crate::queue::{Patience, Queue, Waiting};
 use crate::sequence::Sequence;
 use crate::shelf::{Shelf, Shelved};
@@ -95,8 +96,8 @@ impl Scheduler {
             is_held: false,
             recovery: None,
             pace: Pace::new(config.n_stages),
-            prefixes: Prefixes::new(config.prefix_tokens),
-            shelf: Shelf::new(config.stored_tokens, config.least_stored, config.line),
+            prefixes: Prefixes::new(config.prefix_tokens, config.cuts, config.cuts == Cuts::Nowhere),
+            shelf: Shelf::new(config.stored_tokens, config.least_stored, config.line, config.cuts),
             vain_probes: 0,
             awaited: 0,
             answered: Vec::new(),
@@ -176,7 +177,7 @@ impl Scheduler {
             since: now,
             patience,
             past: None,
-            was_misled: false,
+            trust: Trust::All,
             has_yielded: false,
         };
         self.queue.push(id, waiting);

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::{PrefixKey, SeqId, StageIndex, Token};
 
-use crate::prefixes::{Hit, Namespace, Prefixes};
+use crate::config::Cuts;
+use crate::prefixes::{Hit, Namespace, Prefixes, Trust};
 
 /// Of its tokens, the part that a prefix must have beyond a stored one to be stored as well: a conversation that grows by
 /// a few tokens with every turn is written a few times, not every time.
@@ -68,9 +69,9 @@ fn key_of(line: &[u8; 32], namespace: Namespace, tokens: &[Token]) -> PrefixKey 
 
 impl Shelf {
     /// A shelf for so many tokens, with prefixes of `least` at least; without any budget nothing is ever stored.
-    pub(crate) const fn new(budget: u64, least: u32, line: [u8; 32]) -> Self {
+    pub(crate) const fn new(budget: u64, least: u32, line: [u8; 32], cuts: Cuts) -> Self {
         Self {
-            stored: Prefixes::new(budget),
+            stored: Prefixes::new(budget, cuts, true),
             least: least as usize,
             line,
             asked: BTreeMap::new(),
@@ -87,7 +88,7 @@ impl Shelf {
         let shared = |other: &[Token]| tokens.iter().zip(other).take_while(|(a, b)| a == b).count();
         let to_come = self.asked.values().filter(|asked| asked.is_parked && asked.namespace == namespace);
         let to_come = to_come.map(|asked| shared(&asked.tokens)).max();
-        let stored = self.stored.longest(namespace, tokens).map(|hit| hit.len);
+        let stored = self.stored.longest(namespace, tokens, Trust::All).map(|hit| hit.len);
         let spared = len - to_come.max(stored).unwrap_or(0);
         if spared < self.least.max(len / GROWTH) {
             return None;
@@ -143,14 +144,14 @@ impl Shelf {
     /// The stored prefix that shares most tokens with a prompt, as far as that is worth reading.
     pub(crate) fn find(&self, namespace: Namespace, prompt: &[Token]) -> Option<Hit<PrefixKey>> {
         let most = prompt.len().checked_sub(1)?;
-        self.stored.longest(namespace, &prompt[..most]).filter(|hit| hit.len >= self.least)
+        self.stored.longest(namespace, &prompt[..most], Trust::All).filter(|hit| hit.len >= self.least)
     }
 
     /// The tokens of a stored prefix, which is used now.
     pub(crate) fn take_down(&mut self, key: PrefixKey) -> Option<Vec<Token>> {
         let (namespace, tokens) = self.stored.tokens(key)?;
         let tokens = tokens.to_vec();
-        self.stored.find(namespace, &[&tokens[..], &[Token(0)]].concat());
+        self.stored.find(namespace, &[&tokens[..], &[Token(0)]].concat(), Trust::All);
         Some(tokens)
     }
 
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_stored_when_every_stage_has_said_so() {
-        let mut shelf = Shelf::new(10_000, 128, LINE);
+        let mut shelf = Shelf::new(10_000, 128, LINE, Cuts::Anywhere);
         let tokens = text(0, 200);
         shelf.ask(SeqId(1), 7, &tokens).unwrap();
         assert_eq!(shelf.answered(ONE, SeqId(1), true, 2), []);
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_little_would_be_spared_is_not_stored() {
-        let mut shelf = Shelf::new(100_000, 128, LINE);
+        let mut shelf = Shelf::new(100_000, 128, LINE, Cuts::Anywhere);
         assert_eq!(shelf.ask(SeqId(1), 0, &text(0, 127)), None, "short");
         store(&mut shelf, 2, &text(0, 2000));
         let tail = [&text(0, 2000)[..], &text(9000, 100)].concat();
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn longer_prefixes_replace_shorter_ones_and_the_budget_holds() {
-        let mut shelf = Shelf::new(1000, 128, LINE);
+        let mut shelf = Shelf::new(1000, 128, LINE, Cuts::Anywhere);
         store(&mut shelf, 1, &text(0, 200));
         let changes = store(&mut shelf, 2, &text(0, 500));
         assert_eq!(changes[1..], [Shelved::Gone(key_of(&LINE, 0, &text(0, 200)))]);
@@ -254,19 +255,23 @@ mod tests {
 
     #[test]
     fn a_stage_that_stores_nothing_is_not_asked_again_until_the_line_is_another() {
-        let mut shelf = Shelf::new(1000, 128, LINE);
+        let mut shelf = Shelf::new(1000, 128, LINE, Cuts::Anywhere);
         shelf.ask(SeqId(1), 0, &text(0, 200)).unwrap();
         assert_eq!(shelf.answered(ONE, SeqId(1), true, 2), []);
         assert_eq!(shelf.answered(TWO, SeqId(1), false, 2), []);
         assert_eq!(shelf.ask(SeqId(2), 0, &text(0, 200)), None);
         shelf.line_lost();
         assert!(shelf.ask(SeqId(3), 0, &text(0, 200)).is_some());
-        assert_eq!(Shelf::new(0, 128, LINE).ask(SeqId(4), 0, &text(0, 200)), None, "no shelf at all");
+        assert_eq!(
+            Shelf::new(0, 128, LINE, Cuts::Anywhere).ask(SeqId(4), 0, &text(0, 200)),
+            None,
+            "no shelf at all"
+        );
     }
 
     #[test]
     fn what_is_asked_is_bounded() {
-        let mut shelf = Shelf::new(1 << 30, 128, LINE);
+        let mut shelf = Shelf::new(1 << 30, 128, LINE, Cuts::Anywhere);
         for seq in 0..1000 {
             shelf.ask(SeqId(seq), seq, &text(0, 200)).unwrap();
         }

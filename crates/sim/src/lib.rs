@@ -28,6 +28,8 @@ use network::{Breakage, Network};
 use prompts::Told;
 use random::Random;
 use scenario::Scenario;
+use scheduler::Cuts;
+use stage::Rewind;
 use toy::Flaws;
 
 /// What is run: a seed, and what is not left to it.
@@ -166,6 +168,9 @@ pub fn run(plan: &Plan) -> Outcome {
             config.speculate = scenario.speculate.clone();
             config.prefix_tokens = scenario.prefix_tokens;
             config.copies_prefixes = scenario.prefix_bytes > 0;
+            if let Rewind::InPlace { window } = scenario.sizes.rewind {
+                config.cuts = Cuts::InSlots { window };
+            }
             config.stored_tokens = scenario.stored_tokens;
             config.least_stored = LEAST_STORED;
             let front = Requests::new(config, limits, asks, stories, random.fork());

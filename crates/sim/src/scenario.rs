@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::{End, LayerRange, OfPrompt, Open, Pooling, Position, RowDtype, SamplerParams, SeqId, Token};
 use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
+use stage::Rewind;
 
 use crate::Plan;
 use crate::faults::{CALM, Faults};
@@ -205,11 +206,13 @@ impl Scenario {
             most: Duration::from_micros(least) + random.micros(0, 3000),
             stalls: random.pick(&[0, 0, 5]),
         };
+        let window = random.pick(&[0, 0, 0, 5, 20, 60]);
+        let rewind = if window > 0 { Rewind::InPlace { window } } else { Rewind::Anywhere };
         let is_rushed = !plan.calm && random.percent(20);
         Self {
             model,
             stages,
-            sizes: Sizes { context, n_slots, max_rows: max_rows as usize },
+            sizes: Sizes { context, n_slots, max_rows: max_rows as usize, rewind },
             limits,
             row_dtype: random.pick(&[RowDtype::F32, RowDtype::F32, RowDtype::F16, RowDtype::Bf16]),
             delays,

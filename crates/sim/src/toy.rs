@@ -34,6 +34,7 @@ pub(crate) struct Sizes {
     pub(crate) context: u32,
     pub(crate) n_slots: u16,
     pub(crate) max_rows: usize,
+    pub(crate) rewind: Rewind,
 }
 
 impl Model {
@@ -48,7 +49,7 @@ impl Model {
             context: sizes.context,
             n_slots: sizes.n_slots,
             max_rows: sizes.max_rows,
-            rewind: Rewind::Anywhere,
+            rewind: sizes.rewind,
             end_tokens: if is_tail { self.end_tokens.clone() } else { Vec::new() },
             weight_bytes: 0,
             kv_bytes: 0,

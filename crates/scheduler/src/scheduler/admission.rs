@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::{Close, Hint, Open, Park, Position, SeqId, Work};
 
 use super::{Output, Scheduler, add};
+use crate::prefixes::Trust;
 use crate::queue::{Past, Patience, Waiting};
 use crate::sequence::{Sequence, Start};
 use crate::wanted::Wanted;
@@ -82,7 +83,7 @@ impl Scheduler {
     }
 
     fn open(&mut self, id: RequestId, waiting: Waiting, now: Duration) -> SeqId {
-        let Waiting { mut request, own, probe, since, past, was_misled, has_yielded, .. } = waiting;
+        let Waiting { mut request, own, probe, since, past, trust, has_yielded, .. } = waiting;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
         let seq = self.next_seq;
@@ -94,8 +95,8 @@ impl Scheduler {
         let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
         let told = past.as_ref().map_or(0, |past| past.told);
         let wanted = request.of_prompt.and_then(|what| Wanted::new(what, n_prompt, told));
-        let beginning = request.namespace.filter(|_| !was_misled && wanted.is_none());
-        let beginning = beginning.and_then(|namespace| self.find_beginning(namespace, &text));
+        let beginning = request.namespace.filter(|_| wanted.is_none());
+        let beginning = beginning.and_then(|namespace| self.find_beginning(namespace, &text, trust));
         let start = Position(beginning.map_or(0, |beginning| beginning.len as u32));
         let reuse = beginning.map(|beginning| beginning.reuse);
         if past.is_some() {
@@ -161,7 +162,7 @@ impl Scheduler {
     /// Takes a running request off the line; it waits to go on from its last token as a new sequence.
     pub(super) fn interrupt(&mut self, seq: SeqId, patience: Patience, now: Duration) {
         let Some(past) = self.sequences.get(&seq).map(Sequence::past) else { return };
-        self.put_back(seq, Some(past), patience, false, now);
+        self.put_back(seq, Some(past), patience, Trust::All, now);
     }
 
     /// A stage does not have the prefix that a sequence was opened with: its request waits for a slot once more, before
@@ -170,34 +171,31 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(&seq) else { return };
         let past = sequence.was_interrupted().then(|| sequence.past());
         let key = sequence.reuse().and_then(|reuse| reuse.stored);
+        let len = sequence.begins_with().map_or(0, |(_, len)| len);
         self.stats.lost_prefixes += 1;
         if let Some(key) = key
             && self.shelf.lost(key)
         {
             self.outputs.push_back(Output::Shelved(Shelved::Gone(key)));
         }
+        if self.prefixes.is_whole(prefix, len) {
+            return self.put_back(seq, past, self.turn(now), Trust::Whole, now);
+        }
         if self.prefixes.remove(prefix) {
             self.drop_prefix(prefix);
         }
-        self.put_back(seq, past, self.turn(now), true, now);
+        self.put_back(seq, past, self.turn(now), Trust::Nothing, now);
     }
 
     /// Ends a sequence and has its request wait for another one. Who was misled may have computed nothing worth keeping.
-    fn put_back(
-        &mut self,
-        seq: SeqId,
-        past: Option<Past>,
-        patience: Patience,
-        was_misled: bool,
-        now: Duration,
-    ) {
+    fn put_back(&mut self, seq: SeqId, past: Option<Past>, patience: Patience, trust: Trust, now: Duration) {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         let (request, own) = (sequence.asked().clone(), sequence.take_own());
         let has_yielded = sequence.has_yielded();
-        if let Some(id) = self.close(seq, !was_misled) {
+        if let Some(id) = self.close(seq, trust == Trust::All) {
             // A probe is neither interrupted nor does it begin with anything that could be lost.
             let waiting =
-                Waiting { request, own, probe: None, since: now, patience, past, was_misled, has_yielded };
+                Waiting { request, own, probe: None, since: now, patience, past, trust, has_yielded };
             self.queue.push(id, waiting);
         }
     }

@@ -4,7 +4,7 @@ use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler};
 use crate::config::Cuts;
-use crate::prefixes::{Hit, LEAST, Namespace, SHARED};
+use crate::prefixes::{Hit, LEAST, Namespace, SHARED, Trust};
 use crate::sequence::{Origin, Sequence};
 use crate::shelf::Shelved;
 
@@ -20,12 +20,23 @@ pub(super) struct Beginning {
 impl Scheduler {
     /// What spares most of a text. A running sequence must be waited for and a store must be read, so each must spare
     /// more than what is at hand, by as much as that takes.
-    pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token]) -> Option<Beginning> {
+    pub(super) fn find_beginning(
+        &mut self,
+        namespace: Namespace,
+        text: &[Token],
+        trust: Trust,
+    ) -> Option<Beginning> {
+        if trust == Trust::Nothing {
+            return None;
+        }
         let cuts = self.config.cuts != Cuts::Nowhere;
-        let parked = self.find_parked(namespace, text).filter(|hit| cuts || !hit.keep);
+        let parked = self.find_parked(namespace, text, trust).filter(|hit| cuts || !hit.keep);
         let at_hand = parked.map_or(0, |hit| hit.len);
-        let running =
-            self.find_running(namespace, text, at_hand).filter(|hit| cuts && hit.len >= at_hand + LEAST);
+        // A copy is what is saved of it: where that serves whole only, it has hardly ever come just so far.
+        let most = self.config.cuts.whole_above();
+        let running = self
+            .find_running(namespace, text, at_hand)
+            .filter(|hit| hit.len <= most && hit.len >= at_hand + LEAST);
         let soon = running.map_or(at_hand, |hit| hit.len);
         let least = soon + self.shelf.least();
         let stored = self.shelf.find(namespace, text);
@@ -42,10 +53,10 @@ impl Scheduler {
     }
 
     /// What is parked of this namespace, or of what everybody shares if that is more. The latter stays for others.
-    fn find_parked(&mut self, namespace: Namespace, text: &[Token]) -> Option<Hit<SeqId>> {
-        let own = self.prefixes.find(namespace, text);
+    fn find_parked(&mut self, namespace: Namespace, text: &[Token], trust: Trust) -> Option<Hit<SeqId>> {
+        let own = self.prefixes.find(namespace, text, trust);
         let may_share = namespace != SHARED && self.config.copies_prefixes;
-        let shared = may_share.then(|| self.prefixes.find(SHARED, text)).flatten();
+        let shared = may_share.then(|| self.prefixes.find(SHARED, text, trust)).flatten();
         let least = own.map_or(0, |hit| hit.len);
         shared.filter(|hit| hit.len > least).map(|hit| Hit { keep: true, ..hit }).or(own)
     }
@@ -105,13 +116,18 @@ impl Scheduler {
 
     /// The tail has spoken of a sequence for the first time: every stage had what it begins with.
     pub(super) fn count_beginning(&mut self, seq: SeqId) {
-        let Some((start, origin)) = self.sequences.get_mut(&seq).and_then(Sequence::take_beginning) else {
-            return;
-        };
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let prefix = sequence.reuse().map(|reuse| reuse.prefix);
+        let Some((start, origin)) = sequence.take_beginning() else { return };
         let n = u64::from(start.0);
         self.stats.reused_tokens += n;
         match origin {
-            Origin::Parked => {}
+            Origin::Parked => {
+                let is_double = |&prefix: &SeqId| self.prefixes.was_cut(prefix, start.0 as usize);
+                if let Some(prefix) = prefix.filter(is_double) {
+                    self.drop_prefix(prefix);
+                }
+            }
             Origin::Running => self.stats.shared_tokens += n,
             Origin::Stored => self.stats.restored_tokens += n,
         }

@@ -161,6 +161,49 @@ fn prefixes_that_serve_whole_end_before_what_a_longer_text_may_change() {
 }
 
 #[test]
+fn who_cannot_begin_with_a_part_begins_with_what_is_whole() {
+    let cuts = Cuts::InSlots { window: 20 };
+    let mut front = Front::new(Config { cuts, prefix_tokens: 1000, ..Config::new(3, 1, 200, 100) });
+    // What a request begins with that goes on after the common beginning with these tokens.
+    let submit = |front: &mut Front, tail: &[i32]| {
+        let mut request = Request { namespace: Some(1), ..request(PROMPT, Some(1)) };
+        request.prompt.extend(tail.iter().copied().map(Token));
+        front.submit(request).expect("a request that fits");
+    };
+    let begun = |front: &mut Front| {
+        let (work, _) = said(front);
+        let open = opens(&work)[0];
+        (open.seq.0, open.start.0 as usize, open.reuse.map(|reuse| (reuse.prefix.0, reuse.keep)))
+    };
+    let run = |front: &mut Front, seq: u64, tail: &[i32]| {
+        let n_prompt = (PROMPT + tail.len()) as u32;
+        front.progress(seq, n_prompt - 1).expect("what was sent");
+        finish(front, seq, n_prompt);
+        said(front);
+    };
+    let [first, second, third] =
+        [[&[90][..], &[7; 40]], [&[91], &[7; 40]], [&[91], &[7; 30]]].map(|tail| tail.concat());
+    submit(&mut front, &first);
+    assert_eq!(begun(&mut front), (0, 0, None));
+    run(&mut front, 0, &first);
+    // The second one takes the slot of the first, and leaves what both share.
+    submit(&mut front, &second);
+    assert_eq!(begun(&mut front), (1, PROMPT, Some((0, true))));
+    run(&mut front, 1, &second);
+    // The third shares more with the second, which is in no slot any more.
+    submit(&mut front, &[&third[..], &[8]].concat());
+    assert_eq!(begun(&mut front), (2, PROMPT + 31, Some((1, true))));
+    let kind = protocol::FaultKind::PrefixLost { prefix: SeqId(1) };
+    front.report(1, Report::Fault(protocol::Fault { seq: Some(SeqId(2)), kind })).expect("a report");
+    front.closed(2).expect("it was closed");
+    assert_eq!(begun(&mut front), (3, PROMPT, Some((0, true))), "what is left of the first is whole");
+    run(&mut front, 3, &[&third[..], &[8]].concat());
+    // And so is the second.
+    submit(&mut front, &[&second[..], &[9, 9]].concat());
+    assert_eq!(begun(&mut front), (4, 80, Some((1, false))));
+}
+
+#[test]
 fn what_every_stage_has_stored_outlives_the_line_and_the_front() {
     let mut front = front(1, 1000);
     front.submit(ask(90)).expect("a request that fits");

@@ -1,7 +1,7 @@
 //! A range of the toy model's layers with its memory. It does what it is told and checks nothing: see `watch`.
 
 use protocol::{Open, Position};
-use stage::{Cancel, Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
+use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
 
 use super::{Model, ROW_WIDTH, ToySampler, remember, unfold};
 use crate::random::Random;
@@ -153,7 +153,16 @@ impl Engine for ToyEngine {
     fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
         self.may_fail()?;
         let memories = self.slots[usize::from(slot.0)].iter();
-        Ok(memories.flatten().flat_map(|remembered| remembered.to_le_bytes()).collect())
+        // What no window reaches from the end is not saved: no more than the last row is to be relied on.
+        let is_there = |(i, memory): (usize, &Memory)| match self.shape.rewind {
+            Rewind::InPlace { window } => i + 1 == memory.len() || memory.len() <= window as usize,
+            _ => true,
+        };
+        let rows = memories.flat_map(|memory| {
+            let word = move |i| if is_there((i, memory)) { memory[i] } else { 0 };
+            (0..memory.len()).map(word)
+        });
+        Ok(rows.flat_map(u64::to_le_bytes).collect())
     }
 
     fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
