@@ -3,6 +3,7 @@
 Nothing here waits for a fixed time: every wait is for an event and has a deadline.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -139,11 +140,19 @@ class Process:
         return match
 
     def children(self):
-        """Process ids of the children that live."""
+        """Process ids of the stages that it has started and that live."""
+        return [child for child, command in self.family().items() if command != "template"]
+
+    def family(self):
+        """Process ids of all its children that live, with their commands."""
+        family = {}
         try:
-            return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+            for child in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    family[child.pid] = (child.cmdline() + ["", ""])[1]
         except psutil.NoSuchProcess:
-            return []
+            pass
+        return family
 
     def signal(self, number):
         """Sends a signal to this process alone."""
@@ -155,7 +164,7 @@ class Process:
 
     def stop(self):
         """Ends it as a service manager would, and whatever is left of it by force."""
-        family = self.children()
+        family = list(self.family())
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()

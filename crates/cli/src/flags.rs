@@ -131,6 +131,9 @@ pub(crate) enum CommandFlags {
     /// Measure a model on a line of this machine, or a server that runs
     #[command(after_help = measure::BENCH_EXAMPLES)]
     Bench(Box<BenchFlags>),
+    /// Run chat templates for a front, which starts this by itself
+    #[command(hide = true)]
+    Template,
 }
 
 /// Lets every field given here win over the same field of a file.

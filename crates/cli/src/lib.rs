@@ -21,6 +21,7 @@ mod later;
 mod line_file;
 mod logging;
 mod look;
+mod memory;
 mod otlp;
 pub mod paths;
 mod pooling;
@@ -35,6 +36,7 @@ mod split;
 mod stage;
 mod standing;
 mod tell;
+mod templates;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -70,6 +72,10 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn run(line: CommandLine) -> anyhow::Result<()> {
+    if matches!(line.command, CommandFlags::Template) {
+        // Before any file is read: what it does is the front's to say.
+        return templates::run();
+    }
     let config = Config::read(line.global.config.as_deref())?;
     let GlobalFlags { log, log_format, verbose, .. } = line.global;
     let format = Format::named(log_format.or(config.log_format).as_deref())?;
@@ -87,6 +93,7 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
             bench::command::run(&bench::args::BenchArgs::from_flags(flags.over(config.bench))?)
         }
         CommandFlags::Inspect { path } => inspect::run(&path),
+        CommandFlags::Template => templates::run(),
         CommandFlags::Cluster(flags) => {
             let dir = flags.dir.map_or_else(paths::cluster_dir, Ok)?;
             match flags.action {

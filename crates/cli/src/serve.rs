@@ -21,6 +21,7 @@ use crate::children::{self, ChildPlan};
 use crate::engines::{EngineOptions, Engines};
 use crate::logging::{Format, say};
 use crate::otlp::{self, Exporter};
+use crate::templates::Templates;
 use crate::{cluster, disk, signals, standing};
 
 mod prepared;
@@ -45,7 +46,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let traces = otlp::of_process(&args.traces)?.map(Exporter::start).transpose()?;
     let tracing = traces.as_ref().map(Exporter::tracing);
     let cors = args.cors.clone();
-    let config = ApiConfig { api_keys, cors, tracing, shared_prompts, ..ApiConfig::default() };
+    let templates = Arc::new(Templates::new(outset.program.clone()));
+    let config = ApiConfig { api_keys, cors, tracing, shared_prompts, templates, ..ApiConfig::default() };
     let served = runtime.block_on(serve(args, outset, Http { config, tls }));
     // An engine that is still loading cannot be interrupted and must not hold up the end.
     line.shutdown_background();
@@ -217,7 +219,8 @@ async fn start(args: &ServeArgs, outset: Outset, line: &Arc<ApiLine>, api: &Api)
         line.guess_by(Arc::clone(&grammars));
     }
     let tokenizer = Arc::new(ApiTokenizer::new(Arc::clone(&prepared.vocab), grammars));
-    api.set_model(prepared.info.clone(), tokenizer)?;
+    let (api, info) = (api.clone(), prepared.info.clone());
+    tokio::task::spawn_blocking(move || api.set_model(info, tokenizer)).await??;
     let started = form(args, outset, prepared)?;
     line.started(started.front.clone());
     Ok(started)

@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::responses::Store;
 use crate::roll::Roll;
 use crate::shared::SharedPrompts;
+use crate::template::sandbox::{SameProcess, TemplateHost};
 use crate::template::{ChatTemplate, TemplateError};
 use crate::trace::Tracing;
 use crate::{Line, ModelInfo, Readiness, Tokenizer, limits};
@@ -37,6 +38,8 @@ pub struct ApiConfig {
     pub tracing: Option<Tracing>,
     /// System prompts whose computed beginnings serve everybody, whatever key they have.
     pub shared_prompts: Vec<String>,
+    /// Who runs the model's chat template.
+    pub templates: Arc<dyn TemplateHost>,
 }
 
 impl Default for ApiConfig {
@@ -48,6 +51,7 @@ impl Default for ApiConfig {
             keep_alive: limits::KEEP_ALIVE,
             tracing: None,
             shared_prompts: Vec::new(),
+            templates: Arc::new(SameProcess::default()),
         }
     }
 }
@@ -104,12 +108,12 @@ impl Api {
         }))
     }
 
-    /// Gives the API its model.
+    /// Gives the API its model. Blocks until its chat template has been looked at.
     ///
     /// # Errors
     /// If it has one.
     pub fn set_model(&self, info: ModelInfo, tokenizer: Arc<dyn Tokenizer>) -> Result<(), ModelAlreadySet> {
-        let template = ChatTemplate::new(info.chat_template.as_deref());
+        let template = ChatTemplate::new(info.chat_template.as_deref(), Arc::clone(&self.0.config.templates));
         if let Err(error) = &template {
             tracing::warn!(model = %info.id, %error, "chats will be refused");
         }

@@ -57,9 +57,13 @@ pub(crate) async fn aside<T: Send + 'static>(
     size: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    if size <= limits::TOKENISE_INLINE_BYTES {
-        return Ok(work());
-    }
+    if size <= limits::TOKENISE_INLINE_BYTES { Ok(work()) } else { apart(work).await }
+}
+
+/// Runs work on a thread where it holds up nobody, however little it seems to be.
+pub(crate) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| ApiError::Internal(format!("the prompt could not be prepared: {error}")))

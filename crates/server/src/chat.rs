@@ -24,15 +24,10 @@ pub(crate) struct Running {
     pub prompt_tokens: u32,
 }
 
-/// Puts a chat on the line. `size` is the body's, in bytes.
-pub(crate) async fn start(
-    api: &Api,
-    model: &Arc<Model>,
-    chat: ChatRequest,
-    size: usize,
-) -> Result<Running, ApiError> {
+/// Puts a chat on the line.
+pub(crate) async fn start(api: &Api, model: &Arc<Model>, chat: ChatRequest) -> Result<Running, ApiError> {
     let (mut options, param) = (chat.options.clone(), chat.param);
-    let (prompt, Written { reading, form, .. }) = prepare(model, chat, size).await?;
+    let (prompt, Written { reading, form, .. }) = prepare(model, chat).await?;
     options.form = form;
     let prompt_tokens = prompt.len() as u32;
     let job = Job { prompts: vec![prompt], options: &options, param, reading };
@@ -43,10 +38,9 @@ pub(crate) async fn start(
 pub(crate) async fn prepare(
     model: &Arc<Model>,
     chat: ChatRequest,
-    size: usize,
 ) -> Result<(Vec<Token>, Written), ApiError> {
     let model = model.clone();
-    body::aside(size, move || {
+    body::apart(move || {
         let written = write(&model, chat)?;
         Ok((prompt::tokenise(&model, &written.text), written))
     })
@@ -63,10 +57,13 @@ pub(crate) struct Written {
     pub form: Option<Form>,
 }
 
-/// The text that a chat begins with.
+/// The text that a chat begins with. Blocks until the template has written it.
 pub(crate) fn write(model: &Model, chat: ChatRequest) -> Result<Written, ApiError> {
     let ChatRequest { mut conversation, tools, show_reasoning, continues, param, options, .. } = chat;
-    let refused = |error: TemplateError| ApiError::value(param, error.to_string());
+    let refused = |error: TemplateError| match error {
+        TemplateError::NotRun(_) => ApiError::NotReady { reason: error.to_string(), progress: None },
+        _ => ApiError::value(param, error.to_string()),
+    };
     let template = model.template.as_ref().map_err(TemplateError::clone).map_err(refused)?;
     let mut syntax = template.syntax().clone();
     let begun = if continues { conversation.messages.pop() } else { None };

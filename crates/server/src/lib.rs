@@ -67,6 +67,9 @@ pub use seam::{
     WorkStatus,
 };
 pub use serve::{BindError, Server};
+pub use template::sandbox::{
+    MAX_TEMPLATE_ANSWER, SameProcess, TemplateHost, TemplateHostError, TemplateWriter,
+};
 pub use tls::{Tls, TlsFileError};
 pub use trace::{
     MAX_SPANS, NoShare, Place, Record, Sampler, Share, Span, Trace, TraceSink, Tracing, UnknownSampler, Value,

@@ -145,12 +145,12 @@ pub(crate) async fn model(
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn chat(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, .. } = body::read(&api, request).await?;
     let mut request = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
     (request.options.caller, request.options.trace) = (caller, trace);
     let options = request.options.clone();
     let form = Form::Chat { functions: request.functions };
-    let Running { generations, prompt_tokens } = chat::start(&api, &model, request, size).await?;
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, request).await?;
     answer(&api, reply(&model, &options, form, vec![prompt_tokens]), options.stream, generations).await
 }
 

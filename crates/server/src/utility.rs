@@ -132,8 +132,8 @@ pub(crate) async fn apply_template(
     State(api): State<Api>,
     request: Request,
 ) -> Result<Json<Written>, ApiError> {
-    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, .. } = body::read_for_model(&api, request).await?;
     let chat = ChatRequest::read(&fields, model.tokenizer.n_vocab())?;
-    let text = body::aside(size, move || chat::write(&model, chat)).await??.text;
+    let text = body::apart(move || chat::write(&model, chat)).await??.text;
     Ok(Json(Written { prompt: text }))
 }

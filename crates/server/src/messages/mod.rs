@@ -73,11 +73,11 @@ impl IntoResponse for MessagesError {
 
 /// `POST /v1/messages`. The header `anthropic-version` may be left out.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, MessagesError> {
-    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, .. } = body::read(&api, request).await?;
     let mut chat = request::read(&fields, model.tokenizer.n_vocab())?;
     (chat.options.caller, chat.options.trace) = (caller, trace);
     let stream = chat.options.stream;
-    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat).await?;
     let envelope = Envelope {
         id: format!("msg_{}", Uuid::new_v4().simple()),
         model: model.info.id.clone(),
@@ -103,8 +103,8 @@ pub(crate) async fn count_tokens(
     State(api): State<Api>,
     request: Request,
 ) -> Result<Json<Counted>, MessagesError> {
-    let Body { model, fields, size, .. } = body::read_for_model(&api, request).await?;
+    let Body { model, fields, .. } = body::read_for_model(&api, request).await?;
     let chat = request::read(&fields, model.tokenizer.n_vocab())?;
-    let (prompt, _) = chat::prepare(&model, chat, size).await?;
+    let (prompt, _) = chat::prepare(&model, chat).await?;
     Ok(Json(Counted { input_tokens: prompt.len() }))
 }

@@ -41,14 +41,14 @@ const PAGE: usize = 20;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(State(api): State<Api>, request: Request) -> Result<Response, ApiError> {
-    let Body { model, fields, caller, trace, size } = body::read(&api, request).await?;
+    let Body { model, fields, caller, trace, .. } = body::read(&api, request).await?;
     let mut request = ResponseRequest::read(&fields, api.responses(), caller, model.tokenizer.n_vocab())?;
     request.chat.options.trace = trace;
     let chat = request.chat.clone();
     let streaming = chat.options.stream;
     let tokenizer = model.tokenizer.clone();
     let keep_alive = api.config().keep_alive;
-    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat, size).await?;
+    let Running { generations, prompt_tokens } = chat::start(&api, &model, chat).await?;
     let id = format!("resp_{}", Uuid::new_v4().simple());
     let response = request.describe(&id, prompt::unix_seconds(), &model.info.id);
     let store = request.store.then(|| api.responses().clone());
