@@ -54,6 +54,17 @@ def test_a_template_that_takes_all_memory_or_all_stack_is_an_error_and_the_next_
     assert psutil.Process(serve.pid).memory_info().rss < before + GROWTH_BYTES
 
 
+def test_a_template_that_means_harm_at_once_leaves_a_server_without_chats(tmp_path):
+    harmful = "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
+    model = with_template(SMOLLM2, tmp_path / "harmful.gguf", harmful)
+    with Serve(model, "--threads", 1, "--ctx", 256, env=environment(cache=tmp_path)) as serve:
+        serve.wait_ready()
+        answer = write(serve, "none")
+        assert answer.status_code == 400, answer.text
+        assert "memory" in answer.json()["error"]["message"]
+        assert serve.complete("The quick brown fox", 2)["usage"]["completion_tokens"] == 2
+
+
 def test_who_runs_a_template_ends_with_a_front_that_is_killed_in_the_middle(serve):
     (runner,) = runners(serve)
     used = psutil.Process(runner).cpu_times().user

@@ -84,10 +84,16 @@ pub(crate) struct Model {
     pub shared: SharedPrompts,
 }
 
-/// The model was given before; an API serves one model for its whole life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the API has its model already")]
-pub struct ModelAlreadySet;
+/// An API serves one model for its whole life, and knows how its chats are written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelNotSet {
+    /// Another one is there.
+    #[error("the API has its model already")]
+    Already,
+    /// Whoever runs templates does not, so that nothing is known of this one.
+    #[error("chat templates cannot be run on this machine: {0}")]
+    NoTemplates(String),
+}
 
 impl Api {
     /// An API over a line whose model is not known yet.
@@ -112,8 +118,11 @@ impl Api {
     ///
     /// # Errors
     /// If it has one.
-    pub fn set_model(&self, info: ModelInfo, tokenizer: Arc<dyn Tokenizer>) -> Result<(), ModelAlreadySet> {
+    pub fn set_model(&self, info: ModelInfo, tokenizer: Arc<dyn Tokenizer>) -> Result<(), ModelNotSet> {
         let template = ChatTemplate::new(info.chat_template.as_deref(), Arc::clone(&self.0.config.templates));
+        if let Err(TemplateError::NotRun(why)) = template {
+            return Err(ModelNotSet::NoTemplates(why));
+        }
         if let Err(error) = &template {
             tracing::warn!(model = %info.id, %error, "chats will be refused");
         }
@@ -127,7 +136,7 @@ impl Api {
         let shared = SharedPrompts::default();
         let mut model = Model { info, tokenizer, template, marks: marks.into(), shared };
         model.shared = SharedPrompts::new(&self.0.config.shared_prompts, &model);
-        self.0.model.set(Arc::new(model)).map_err(|_| ModelAlreadySet)
+        self.0.model.set(Arc::new(model)).map_err(|_| ModelNotSet::Already)
     }
 
     pub(crate) fn line(&self) -> &dyn Line {

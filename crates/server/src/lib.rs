@@ -56,7 +56,7 @@ mod turn;
 mod utf8;
 mod utility;
 
-pub use api::{Api, ApiConfig, ModelAlreadySet};
+pub use api::{Api, ApiConfig, ModelNotSet};
 pub use auth::{ApiKeys, KeyFileError};
 pub use connections::ConnectionLimits;
 pub use cors::{Cors, NoOrigin};
