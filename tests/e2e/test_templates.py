@@ -14,7 +14,8 @@ from templates import with_template
 TEMPLATE = (
     "{% set ns = namespace(x='ab') %}"
     "{% if harm == 'doubles' %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% endif %}"
-    "{% if harm == 'nests' %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{% endif %}"
+    "{% if harm == 'nests' %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}"
+    "{{ ns.x | tojson }}{% endif %}"
     "{% if harm == 'dawdles' %}{% for i in range(24) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
     "{% for i in range(99999) %}{% set ns.y = ns.x | upper %}{% endfor %}{% endif %}"
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

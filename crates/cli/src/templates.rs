@@ -182,7 +182,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let answer = move || {
         let mut writer = TemplateWriter::default();
         for question in questions {
-            if write_frame(&mut io::stdout().lock(), &writer.answer(question)).is_err() {
+            // Standard output is not locked while a template runs: the end of the process locks it, too.
+            let answer = writer.answer(question);
+            if write_frame(&mut io::stdout().lock(), &answer).is_err() {
                 return;
             }
         }
