@@ -7,10 +7,15 @@
 //! its receiver beyond its own bounds.
 
 mod control;
+#[cfg(test)]
+#[path = "../../../fuzz/src/seeds.rs"]
+mod files;
 mod handshake;
 mod prompt;
 mod reader;
 mod sampling;
+#[cfg(test)]
+mod seeds;
 #[cfg(test)]
 mod strategies;
 #[cfg(test)]

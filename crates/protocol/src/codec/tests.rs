@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use super::files;
+use super::seeds::{self, Kinds};
 use super::strategies::{frame, hello, reply, to_front, to_stage};
 use super::{DecodeError, Wire};
 use crate::{
@@ -346,9 +348,32 @@ fn samples<T: Wire + Debug>(strategy: &impl Strategy<Value = T>) -> Vec<Bytes> {
     (0..500).map(|_| bytes_of(&strategy.new_tree(&mut runner).unwrap().current())).collect()
 }
 
+/// The bytes of seeds that survive, and of which there is one for each kind.
+fn checked<T>(values: Vec<(&str, T)>, strategy: &impl Strategy<Value = T>) -> files::Seeds
+where
+    T: Kinds + PartialEq + Debug,
+{
+    values.iter().for_each(|(_, value)| survives(value).unwrap());
+    let bytes = seeds::bytes(values);
+    for sample in samples(strategy) {
+        let kind = T::decode(&sample).unwrap().kind();
+        assert!(bytes.contains_key(kind), "no seed is called {kind}: add one");
+    }
+    bytes
+}
+
+#[test]
+fn fuzzing_begins_with_a_message_of_each_kind() {
+    files::are_current("frame", &checked(seeds::frames(), &frame()));
+    let control = [checked(seeds::to_stage(), &to_stage()), checked(seeds::to_front(), &to_front())];
+    files::are_current("control", &control.into_iter().flatten().collect());
+    let handshake = [checked(seeds::hellos(), &hello()), checked(seeds::replies(), &reply())];
+    files::are_current("handshake", &handshake.into_iter().flatten().collect());
+}
+
 /// Whatever is accepted is exactly the one form of its value, and nothing panics.
-fn fuzz<T: Wire + Debug>(rounds: usize, strategy: &impl Strategy<Value = T>) {
-    let valid = samples(strategy);
+fn fuzz<T: Wire + Debug>(rounds: usize, seeds: files::Seeds, strategy: &impl Strategy<Value = T>) {
+    let valid: Vec<_> = seeds.into_values().map(Bytes::from).chain(samples(strategy)).collect();
     let mut random = Random(1);
     let mut accepted = 0;
     for round in 0..rounds {
@@ -366,13 +391,13 @@ fn fuzz<T: Wire + Debug>(rounds: usize, strategy: &impl Strategy<Value = T>) {
 
 #[test]
 fn a_million_fuzzed_frames_do_no_harm() {
-    fuzz(1_000_000, &frame());
+    fuzz(1_000_000, seeds::bytes(seeds::frames()), &frame());
 }
 
 #[test]
 fn fuzzed_control_messages_do_no_harm() {
-    fuzz::<ToStage>(100_000, &to_stage());
-    fuzz::<ToFront>(100_000, &to_front());
-    fuzz::<Hello>(100_000, &hello());
-    fuzz::<HelloReply>(100_000, &reply());
+    fuzz::<ToStage>(100_000, seeds::bytes(seeds::to_stage()), &to_stage());
+    fuzz::<ToFront>(100_000, seeds::bytes(seeds::to_front()), &to_front());
+    fuzz::<Hello>(100_000, seeds::bytes(seeds::hellos()), &hello());
+    fuzz::<HelloReply>(100_000, seeds::bytes(seeds::replies()), &reply());
 }
