@@ -42,5 +42,16 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let kinds = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark, GrammarKind::Gbnf];
     let kind = kinds[usize::from(kind) % kinds.len()];
-    let _ = grammars.start(&Grammar { kind, text: text.to_owned(), after: None, said: Vec::new() });
+    let Ok(mut constraint) = grammars.start(&Grammar::new(kind, text)) else { return };
+    for at in 0..8 {
+        let mut logits = [0.0_f32; END as usize + 1];
+        if constraint.is_over() || constraint.mask(&mut logits).is_err() {
+            return;
+        }
+        let allowed: Vec<_> = (0..).map(Token).zip(logits).filter(|(_, logit)| *logit == 0.0).collect();
+        let Some((token, _)) = allowed.get((at * 7919) % allowed.len().max(1)) else { return };
+        if constraint.say(*token).is_err() {
+            return;
+        }
+    }
 });

@@ -13,6 +13,8 @@ mod error;
 mod forced;
 mod gbnf;
 #[cfg(test)]
+mod spoiled;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

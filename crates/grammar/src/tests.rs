@@ -316,7 +316,7 @@ fn an_interrupted_answer_goes_on_in_its_grammar() {
 }
 
 /// Says whatever is allowed, chosen by a fixed rule, for `n` tokens.
-fn wander(grammars: &Grammars, grammar: &Grammar, n: usize) -> Result<(), GrammarError> {
+pub(crate) fn wander(grammars: &Grammars, grammar: &Grammar, n: usize) -> Result<(), GrammarError> {
     let mut constraint = grammars.start(grammar)?;
     for i in 0..n {
         if constraint.is_over() {

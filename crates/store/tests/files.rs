@@ -1,6 +1,9 @@
 //! A store on a real disk.
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
+#[path = "../../../fuzz/src/seeds.rs"]
+mod seeds;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -172,6 +175,49 @@ fn what_somebody_else_put_there_stays() {
         assert_eq!(write(&store, of, &[1; 400]), Written::Kept);
     }
     assert_eq!(std::fs::read(&own).unwrap().len(), 900);
+}
+
+/// What fuzzing begins with: whole files, and files that only one thing is wrong with.
+#[test]
+fn fuzzing_begins_with_whole_files_and_spoiled_ones() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path(), 10_000);
+    let written = |of, bytes| {
+        assert_eq!(write(&store, of, bytes), Written::Kept);
+        let content = std::fs::read(files(&home.path().join("prefixes")).pop().unwrap()).unwrap();
+        store.remove(name(of));
+        content
+    };
+    let (empty, text) = (written("fuzz", b""), written("fuzz", b"some bytes"));
+    let changed = |at: usize| {
+        let mut bytes = text.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let made = [
+        ("mark", changed(0)),
+        ("digest", changed(8)),
+        ("name", written("other", b"some bytes")),
+        ("body", changed(72)),
+        ("longer", [&text[..], b"!"].concat()),
+        ("cut", text[..70].to_vec()),
+        ("head", empty[..40].to_vec()),
+        ("empty", empty),
+        ("whole", text.clone()),
+    ];
+    seeds::are_current("store_file", &made.map(|(name, bytes)| (name.to_owned(), bytes)).into());
+    for (seed, bytes) in seeds::of("store_file") {
+        assert_eq!(write(&store, "fuzz", b"another"), Written::Kept);
+        let file = files(&home.path().join("prefixes")).pop().unwrap();
+        std::fs::write(&file, bytes).unwrap();
+        let expected = match &*seed {
+            "empty" => Some(Bytes::new()),
+            "whole" => Some(Bytes::from_static(b"some bytes")),
+            _ => None,
+        };
+        assert_eq!(read(&store, "fuzz"), expected, "{seed}");
+        store.remove(name("fuzz"));
+    }
 }
 
 proptest! {

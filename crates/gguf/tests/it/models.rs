@@ -259,7 +259,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// Cuts a file in several ways; whatever is written must open again.
-fn cut(path: &std::path::Path, end: u32) {
+pub(crate) fn cut(path: &std::path::Path, end: u32) {
     let Ok(model) = Model::open(path) else { return };
     let Ok(source) = gguf::Source::new(&model) else { return };
     let _ = gguf::Plan::balanced(&source, end);

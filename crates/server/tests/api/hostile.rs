@@ -2,6 +2,11 @@
 //!
 //! The checks are those of the fuzz targets, and so are the inputs that they begin with; here they are changed by chance.
 
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod files;
+
 use serde_json::Value;
 use server::ModelInfo;
 
@@ -68,21 +73,14 @@ async fn post(harness: &Harness, route: &str, body: Vec<u8>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use proptest::prelude::*;
     use proptest::sample::Index;
     use serde_json::json;
 
     use super::*;
 
-    /// What the fuzz target of a name begins with.
     fn seeds(target: &str) -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-        let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files.into_iter().map(|file| fs::read(file).unwrap()).collect()
+        files::of(target).into_values().collect()
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
