@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use insta::assert_snapshot;
 use scheduler::{Event, Failure, Finish, Refusal};
 use serde_json::{Value, json};
-use server::{ApiConfig, Cors, Readiness};
+use server::{ApiConfig, Cors, ModelNotSet, Readiness, TemplateHost, TemplateHostError};
 use tower::ServiceExt;
 
 use crate::fake::{Answer, Bytes, Harness, Script, done, model_info, says, started};
@@ -213,6 +213,24 @@ async fn until_the_line_is_ready_only_health_is_green() {
     harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap();
     assert_eq!(harness.get("/ready").await.status, 200);
     assert!(harness.api.set_model(model_info(), Arc::new(Bytes)).is_err());
+}
+
+/// A machine that starts no more processes.
+#[derive(Debug)]
+struct Full;
+
+impl TemplateHost for Full {
+    fn ask(&self, _question: Vec<u8>) -> Result<Vec<u8>, TemplateHostError> {
+        Err(TemplateHostError::NotStarted(std::io::Error::other("there is no room")))
+    }
+}
+
+#[tokio::test]
+async fn where_templates_cannot_be_run_no_model_is_served() {
+    let harness = Harness::without_model([], ApiConfig { templates: Arc::new(Full), ..ApiConfig::default() });
+    let error = harness.api.set_model(model_info(), Arc::new(Bytes)).unwrap_err();
+    assert!(matches!(&error, ModelNotSet::NoTemplates(why) if why.contains("no room")), "{error}");
+    assert_eq!(harness.get("/ready").await.status, 503);
 }
 
 #[tokio::test]
