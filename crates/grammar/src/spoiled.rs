@@ -1,7 +1,6 @@
 //! What fuzzing of grammars begins with, and what comes of it by chance: it is followed or refused, soon.
 
-// Nothing is written here: these are by hand.
-#[allow(dead_code)]
+#[expect(dead_code, reason = "nothing is written here: these are by hand")]
 #[path = "../../../fuzz/src/seeds.rs"]
 mod seeds;
 

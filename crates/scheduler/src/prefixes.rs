@@ -157,7 +157,7 @@ impl<Id: Copy + Ord> Prefixes<Id> {
 
     /// A stage could not give `len` tokens of a prefix to anybody. Whether it is still worth keeping: it has all of it and
     /// cannot cut it any more.
-    pub(crate) fn is_whole(&mut self, id: Id, len: usize) -> bool {
+    pub(crate) fn mark_whole(&mut self, id: Id, len: usize) -> bool {
         let Some(key) = self.by_id.get(&id) else { return false };
         let (whole, above) = (key.1.len(), self.cuts.whole_above());
         let Some(entry) = self.by_tokens.get_mut(key) else { return false };
@@ -168,7 +168,7 @@ impl<Id: Copy + Ord> Prefixes<Id> {
 
     /// Every stage has given `len` tokens of a prefix to somebody. Where those are all that is left of it, it is the
     /// beginning of several texts from now on. Whether nobody needs it, since there is another one like that.
-    pub(crate) fn was_cut(&mut self, id: Id, len: usize) -> bool {
+    pub(crate) fn mark_cut(&mut self, id: Id, len: usize) -> bool {
         let Some((namespace, tokens)) = self.by_id.get(&id) else { return false };
         if tokens.len() <= self.cuts.whole_above() || len >= tokens.len() {
             return false;
@@ -377,15 +377,15 @@ mod tests {
         assert_eq!(prefixes.find(0, &asked, Trust::Whole), None, "it would have to be cut");
         assert_eq!(prefixes.find(0, &asked, Trust::Nothing), None);
         // A stage had saved it.
-        assert!(prefixes.is_whole(SeqId(0), shared));
-        assert!(!prefixes.is_whole(SeqId(0), shared), "so it is lost");
+        assert!(prefixes.mark_whole(SeqId(0), shared));
+        assert!(!prefixes.mark_whole(SeqId(0), shared), "so it is lost");
         assert_eq!(prefixes.find(0, &other, Trust::All), None);
         let longer = [&known[..], &tokens(", all")].concat();
         assert_eq!(prefixes.find(0, &longer, Trust::All), hit(0, known.len(), false));
-        assert!(!prefixes.is_whole(SeqId(0), known.len()), "not even whole");
+        assert!(!prefixes.mark_whole(SeqId(0), known.len()), "not even whole");
         // Short ones are saved so that they can be cut.
         prefixes.insert(1, tokens("a short one, saved"), SeqId(1));
-        assert!(!prefixes.is_whole(SeqId(1), 17));
+        assert!(!prefixes.mark_whole(SeqId(1), 17));
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         let mut prefixes = windowed(false);
         let text = |tail: &str| tokens(&format!("{SYSTEM}{tail}"));
         prefixes.insert(0, text("good morning"), SeqId(0));
-        assert!(!prefixes.was_cut(SeqId(0), SYSTEM.len()));
+        assert!(!prefixes.mark_cut(SeqId(0), SYSTEM.len()));
         assert_eq!(prefixes.size(), (SYSTEM.len() as u64, 1), "the rest is gone");
         assert_eq!(
             prefixes.find(0, &text("hello there"), Trust::All),
@@ -409,11 +409,11 @@ mod tests {
         assert_eq!(prefixes.find(0, &asked, Trust::All), hit(2, SYSTEM.len() + 30, true));
         assert_eq!(prefixes.find(0, &asked, Trust::Whole), hit(0, SYSTEM.len(), true));
         // A second one like it is one too many.
-        assert!(prefixes.was_cut(SeqId(1), SYSTEM.len()));
+        assert!(prefixes.mark_cut(SeqId(1), SYSTEM.len()));
         assert_eq!(prefixes.size().1, 2);
         // What can be cut anywhere stays as it is.
         let mut prefixes = filled();
-        assert!(!prefixes.was_cut(SeqId(1), SYSTEM.len()));
+        assert!(!prefixes.mark_cut(SeqId(1), SYSTEM.len()));
         assert_eq!(prefixes.size().1, 3);
     }
 

@@ -117,7 +117,7 @@ impl Api {
     /// Gives the API its model. Blocks until its chat template has been looked at.
     ///
     /// # Errors
-    /// If it has one.
+    /// If it has one, or if no template can be run.
     pub fn set_model(&self, info: ModelInfo, tokenizer: Arc<dyn Tokenizer>) -> Result<(), ModelNotSet> {
         let template = ChatTemplate::new(info.chat_template.as_deref(), Arc::clone(&self.0.config.templates));
         if let Err(TemplateError::NotRun(why)) = template {

@@ -178,7 +178,7 @@ impl Scheduler {
         {
             self.outputs.push_back(Output::Shelved(Shelved::Gone(key)));
         }
-        if self.prefixes.is_whole(prefix, len) {
+        if self.prefixes.mark_whole(prefix, len) {
             return self.put_back(seq, past, self.turn(now), Trust::Whole, now);
         }
         if self.prefixes.remove(prefix) {

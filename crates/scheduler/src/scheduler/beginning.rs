@@ -40,7 +40,7 @@ impl Scheduler {
         let soon = running.map_or(at_hand, |hit| hit.len);
         let least = soon + self.shelf.least();
         let stored = self.shelf.find(namespace, text);
-        let stored = stored.filter(|hit| hit.len >= least && (cuts || !hit.keep));
+        let stored = stored.filter(|hit| hit.len >= least);
         match (stored, running, parked) {
             (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
             (None, Some(hit), _) => {
@@ -123,7 +123,7 @@ impl Scheduler {
         self.stats.reused_tokens += n;
         match origin {
             Origin::Parked => {
-                let is_double = |&prefix: &SeqId| self.prefixes.was_cut(prefix, start.0 as usize);
+                let is_double = |&prefix: &SeqId| self.prefixes.mark_cut(prefix, start.0 as usize);
                 if let Some(prefix) = prefix.filter(is_double) {
                     self.drop_prefix(prefix);
                 }

@@ -3,7 +3,7 @@
 //! The checks are those of the fuzz targets, and so are the inputs that they begin with; here they are changed by chance.
 
 #[cfg(test)]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "nothing is written here: these are by hand")]
 #[path = "../../../../fuzz/src/seeds.rs"]
 mod files;
 
