@@ -148,6 +148,8 @@ pub struct ServeArgs {
     pub queue_timeout: Duration,
     /// How long running requests wait for a new line.
     pub replay_timeout: Duration,
+    /// How long a machine that nothing can stand in for is away before the others share its layers; for ever if none.
+    pub replan_after: Option<Duration>,
     /// How long running requests may go on after the signal to end.
     pub grace: Duration,
     /// Of the front's links to the stages.
@@ -279,6 +281,15 @@ fn time(flag: &str, given: Option<&str>, usual: Duration) -> anyhow::Result<Dura
     }
 }
 
+fn replan_after(given: Option<&str>, cut: &Cut) -> anyhow::Result<Option<Duration>> {
+    if given.is_some() && cut.n_stages() == 1 {
+        return usage(
+            "--replan-after is for lines of several machines: one alone has nobody to share its layers with",
+        );
+    }
+    given.map(|given| time("--replan-after", Some(given), Duration::ZERO)).transpose()
+}
+
 fn heartbeat(interval: Option<&str>, dead_after: Option<&str>) -> anyhow::Result<Heartbeat> {
     let usual = Heartbeat::default();
     let asked = Heartbeat {
@@ -396,6 +407,13 @@ impl ServeArgs {
                 "--relay reaches machines through their neighbours, and spares have none: leave one out",
             );
         }
+        let replan_after = replan_after(flags.replan_after.as_deref(), &cut)?;
+        if flags.relay == Some(true) && replan_after.is_some() {
+            return usage(
+                "--relay reaches machines through their neighbours, so that one that comes back is not seen: leave \
+                 --replan-after out",
+            );
+        }
         if flags.ctx == Some(0) {
             return usage("--ctx must be at least 1");
         }
@@ -424,6 +442,7 @@ impl ServeArgs {
             queue: flags.queue,
             queue_timeout: time("--queue-timeout", flags.queue_timeout.as_deref(), scheduler::QUEUE_TIMEOUT)?,
             replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
+            replan_after,
             grace: time("--grace", flags.grace.as_deref(), GRACE)?,
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,
             cluster: flags.cluster,

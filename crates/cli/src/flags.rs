@@ -251,6 +251,11 @@ pub(crate) struct ServeFlags {
     /// fail at once [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) replay_timeout: Option<String>,
+    /// When a machine was away for so long and nothing can take its place, the others share its layers, if they have the
+    /// model and can load more of it; they share them as before when all are back and the line has rested for as long.
+    /// Less than --replay-timeout, so that running requests can go on [default: off]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) replan_after: Option<String>,
     /// How long running requests may go on when the front is told to end; a second signal ends them at once
     /// [default: 30s]
     #[arg(long, value_name = "TIME")]
@@ -298,7 +303,7 @@ pub(crate) struct ServeFlags {
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, spare, spares, lease,
     front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
-    queue_timeout, replay_timeout, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
+    queue_timeout, replay_timeout, replan_after, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
     cors, otlp, otlp_sample, otlp_content, model_id);
 
 /// Settings of `stage`.

@@ -276,6 +276,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
         stages: specs,
         spares,
         lease: args.lease,
+        replan_after: args.replan_after,
         scheduler: prepared.scheduler_config(args),
         dial,
         heartbeat: args.heartbeat,
@@ -309,8 +310,13 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
 
 fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, threads: u32) -> Node {
     let options = EngineOptions { threads, gpu_layers: args.gpu_layers, device: args.device.clone() };
-    let engines =
-        Engines::new(None, options.clone()).with_whole(prepared.slices.identity, args.model.clone());
+    // Its slice is there; another one is cut where machines are missing.
+    let models = match args.model.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let engines = Engines::new(Some(models.to_owned()), options.clone())
+        .with_whole(prepared.slices.identity, args.model.clone());
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
     Node::start(NodeConfig {

@@ -79,6 +79,7 @@ async fn start(draft: Option<&Path>) -> Front {
             model: ModelId([1; 32]),
             n_layers,
             ranges: vec![LayerRange { start: 0, end: n_layers }],
+            narrower: Vec::new(),
             context: CONTEXT,
             n_slots: 2,
             max_rows: 512,
@@ -92,6 +93,7 @@ async fn start(draft: Option<&Path>) -> Front {
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
         spares: Vec::new(),
         lease: Duration::ZERO,
+        replan_after: None,
         scheduler: scheduler::Config {
             speculate: Speculate { sources, reach },
             ..scheduler::Config::new(1, 2, CONTEXT, n_vocab)

@@ -59,10 +59,10 @@ impl Cuts {
     }
 }
 
-/// The budgets of one line; constant for a scheduler's life.
+/// The budgets of one line; constant for a scheduler's life but for the line's shape ([`crate::Scheduler::reshape`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Stages in the line; reports about tokens come from the last one.
+    /// Stages in the line, as long as it has the shape that it was given; reports about tokens come from the last one.
     pub n_stages: u16,
     /// Sequences that the stages hold at once.
     pub n_slots: u16,

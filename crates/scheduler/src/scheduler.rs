@@ -264,6 +264,19 @@ impl Scheduler {
         self.together = (u32::MAX, None);
     }
 
+    /// The next line shares the layers out otherwise: among so many stages, and `line` is what prefixes that it stores
+    /// depend on (see [`Config::line`]). What other shapes have stored is found again when they come back.
+    ///
+    /// # Panics
+    /// If the line is up, has no stages, or more than the protocol allows.
+    pub fn reshape(&mut self, n_stages: u16, line: [u8; 32]) {
+        assert!(!self.line_is_up, "a line keeps its shape for as long as it is up");
+        assert!((1..=limits::MAX_STAGES).contains(&n_stages), "a line of {n_stages} stages");
+        (self.config.n_stages, self.config.line) = (n_stages, line);
+        self.pace = Pace::new(n_stages);
+        self.shelf.reshape(line);
+    }
+
     /// Drops requests whose time in the queue is over.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some((id, waiting)) = self.queue.overdue(now) {

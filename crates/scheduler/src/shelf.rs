@@ -43,6 +43,9 @@ pub(crate) struct Shelf {
     least: usize,
     /// Which line: what a stage computes depends on how the stages before it were cut and what they send.
     line: [u8; 32],
+    /// What was stored while the layers were shared out otherwise; one for each way in which they were.
+    others: BTreeMap<[u8; 32], Prefixes<PrefixKey>>,
+    cuts: Cuts,
     asked: BTreeMap<SeqId, Asked>,
     /// A stage of this line stores nothing.
     refused: bool,
@@ -74,9 +77,22 @@ impl Shelf {
             stored: Prefixes::new(budget, cuts, true),
             least: least as usize,
             line,
+            others: BTreeMap::new(),
+            cuts,
             asked: BTreeMap::new(),
             refused: false,
         }
+    }
+
+    /// The layers are shared out otherwise from now on: what was stored before is of no use until they are as they were.
+    pub(crate) fn reshape(&mut self, line: [u8; 32]) {
+        if line == self.line {
+            return;
+        }
+        let stored = self.others.remove(&line);
+        let stored = stored.unwrap_or_else(|| Prefixes::new(self.stored.budget(), self.cuts, true));
+        let before = std::mem::replace(&mut self.stored, stored);
+        self.others.insert(std::mem::replace(&mut self.line, line), before);
     }
 
     /// The key under which a prefix that is parked now shall be stored, if that is worth it.
@@ -267,6 +283,29 @@ mod tests {
             None,
             "no shelf at all"
         );
+    }
+
+    #[test]
+    fn what_is_stored_counts_while_the_layers_are_shared_out_as_they_were() {
+        let mut shelf = Shelf::new(10_000, 128, LINE, Cuts::Anywhere);
+        let (tokens, prompt) = (text(0, 200), text(0, 300));
+        store(&mut shelf, 1, &tokens);
+        shelf.reshape([8; 32]);
+        assert_eq!((shelf.find(0, &prompt), shelf.size()), (None, (0, 0)));
+        let narrow = store(&mut shelf, 2, &tokens);
+        let key = key_of(&[8; 32], 0, &tokens);
+        assert_eq!(
+            narrow,
+            [Shelved::Kept { key, namespace: 0, tokens: tokens.clone() }],
+            "under another name"
+        );
+        shelf.reshape(LINE);
+        let first = key_of(&LINE, 0, &tokens);
+        assert_eq!(shelf.find(0, &prompt).map(|hit| hit.prefix), Some(first));
+        shelf.reshape(LINE);
+        assert_eq!(shelf.find(0, &prompt).map(|hit| hit.prefix), Some(first), "nothing has changed");
+        shelf.reshape([8; 32]);
+        assert_eq!(shelf.find(0, &prompt).map(|hit| hit.prefix), Some(key));
     }
 
     #[test]

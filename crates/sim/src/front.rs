@@ -58,6 +58,9 @@ pub(crate) trait Front {
     /// The line can be used (again).
     fn line_up(&mut self, now: Duration);
 
+    /// So many stages share the layers from the next line on, in another way.
+    fn reshape(&mut self, n_stages: u16);
+
     /// The line is gone with all that it held.
     fn line_lost(&mut self, now: Duration);
 

@@ -119,6 +119,8 @@ pub struct Summary {
     pub resumed: u64,
     /// Times that the line was lost.
     pub outages: u64,
+    /// How often the layers were shared out anew.
+    pub reshapes: u64,
     /// Stages that died and came back with nothing.
     pub deaths: u64,
     /// Requests that came when nothing went wrong any more.
@@ -227,6 +229,7 @@ fn drive(
         preempted: guessed.preempted,
         resumed: guessed.resumed,
         outages: counts.outages,
+        reshapes: counts.reshapes,
         deaths: counts.deaths,
         late: scenario.asks.iter().filter(|ask| ask.at >= faults::CALM).count() as u64,
         muted: network.n_muted(),
@@ -259,6 +262,7 @@ impl Summary {
         self.preempted += other.preempted;
         self.resumed += other.resumed;
         self.outages += other.outages;
+        self.reshapes += other.reshapes;
         self.deaths += other.deaths;
         self.late += other.late;
         self.muted += other.muted;
@@ -274,7 +278,7 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, {} stopped, \
-             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} deaths, {} late, {} muted, {} faults, {} events",
+             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} reshapes, {} deaths, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
             self.prompt_parts,
@@ -292,6 +296,7 @@ impl fmt::Display for Summary {
             self.preempted,
             self.resumed,
             self.outages,
+            self.reshapes,
             self.deaths,
             self.late,
             self.muted,

@@ -1,12 +1,13 @@
 //! A whole line in virtual time: a front, stages with toy engines, and the links between them, in one loop.
 
 mod deaths;
+mod shapes;
 mod stage;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::stage::{Config, Interest, Keeping, Output, StoreWork};
+use ::stage::{Interest, Keeping, Output, StoreWork};
 use bytes::Bytes;
 use protocol::{
     Command, DecodeError, FaultKind, Frame, Generation, Hint, PeerIndex, Report, StageIndex, ToFront,
@@ -64,6 +65,8 @@ pub(crate) struct Counts {
     pub(crate) outages: u64,
     /// Stages that died.
     pub(crate) deaths: u64,
+    /// How often other stages took over, or gave back.
+    pub(crate) reshapes: u64,
     pub(crate) faults: u64,
     /// A hash of everything that happened and when.
     pub(crate) trace: u64,
@@ -72,6 +75,10 @@ pub(crate) struct Counts {
 pub(crate) struct Line<F> {
     front: F,
     stages: Vec<Stage>,
+    /// Those that share the layers otherwise, while it is not their turn; none if nobody ever does.
+    others: Vec<Stage>,
+    /// Decides whose turn it is.
+    turns: Random,
     network: Network,
     now: Duration,
     agenda: BTreeMap<(Duration, u64), Happening>,
@@ -95,17 +102,12 @@ pub(crate) struct Line<F> {
 impl<F: Front> Line<F> {
     pub(crate) fn new(front: F, scenario: &Scenario, network: Network, flaws: &Flaws) -> Self {
         let mut random = flaws.random.clone();
-        let n_stages = scenario.stages.len();
-        let stage = |(index, &(layers, time)): (usize, &_)| {
-            let flaws = Flaws { random: random.fork(), ..flaws.clone() };
-            let has_store = scenario.stores.everywhere || index + 1 < n_stages;
-            let config =
-                Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store };
-            Stage::new(&scenario.model, scenario.model.shape(layers, scenario.sizes), config, flaws, time)
-        };
+        let (stages, others) = shapes::born(scenario, flaws, &mut random);
         let mut line = Self {
             front,
-            stages: scenario.stages.iter().enumerate().map(stage).collect(),
+            stages,
+            others,
+            turns: Random::new(mix2(flaws.random.clone().next(), 1)),
             network,
             now: Duration::ZERO,
             agenda: BTreeMap::new(),
@@ -181,7 +183,7 @@ impl<F: Front> Line<F> {
             Happening::Calm => {
                 self.deaths.clear();
                 self.network.calm();
-                self.stages.iter_mut().for_each(Stage::calm);
+                self.stages.iter_mut().chain(&mut self.others).for_each(Stage::calm);
             }
             Happening::LineLost => {
                 self.n_outages += 1;
@@ -199,6 +201,7 @@ impl<F: Front> Line<F> {
                 if self.n_outages > 0 {
                     return;
                 }
+                self.take_turns();
                 for stage in &mut self.stages {
                     stage.assign(self.generation);
                 }
@@ -435,8 +438,7 @@ impl<F: Front> Line<F> {
             self.violations.push(Violation::FrontHeld { n_sequences });
         }
         for (index, stage) in self.stages.iter_mut().enumerate() {
-            self.counts.dropped += stage.core.stats().stale_windows;
-            self.counts.spoiled_calls += stage.engine.inner().spoiled_calls();
+            stage.add_to(&mut self.counts);
             if let Some(what) = stage.holds(self.now) {
                 self.violations.push(Violation::Held { stage: name(index), what });
             }

@@ -144,6 +144,8 @@ pub(crate) const AGES: Duration = Duration::from_secs(3600);
 pub(crate) struct Scenario {
     pub(crate) model: Model,
     pub(crate) stages: Vec<(LayerRange, CallTime)>,
+    /// How others share the layers, from some outages on; empty if nobody ever does.
+    pub(crate) others: Vec<(LayerRange, CallTime)>,
     pub(crate) sizes: Sizes,
     pub(crate) limits: Limits,
     pub(crate) row_dtype: RowDtype,
@@ -210,6 +212,7 @@ impl Scenario {
         let rewind = if window > 0 { Rewind::InPlace { window } } else { Rewind::Anywhere };
         let is_rushed = !plan.calm && random.percent(20);
         Self {
+            others: draw_others(plan, &model),
             model,
             stages,
             sizes: Sizes { context, n_slots, max_rows: max_rows as usize, rewind },
@@ -260,6 +263,12 @@ fn draw_stages(model: &Model, random: &mut Random) -> Vec<(LayerRange, CallTime)
             (layers, CallTime { per_call: random.micros(0, 1500), per_row: random.micros(0, 200) })
         })
         .collect()
+}
+
+/// Those that share the layers now and then. Decided by the seed alone.
+fn draw_others(plan: &Plan, model: &Model) -> Vec<(LayerRange, CallTime)> {
+    let mut random = Random::new(plan.seed.rotate_left(16));
+    if random.percent(30) { draw_stages(model, &mut random) } else { Vec::new() }
 }
 
 fn draw_ask(limits: &Limits, spread: u32, (impatient, unusual): (u32, u32), random: &mut Random) -> Ask {

@@ -34,6 +34,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.muted > 40, "nothing is lost: {sum}");
     assert!(sum.deaths > 250 && sum.late > 500, "nobody dies, or nobody comes afterwards: {sum}");
     assert!(sum.preempted > 20 && sum.resumed > 100, "nothing is interrupted: {sum}");
+    assert!(sum.reshapes > 50, "the layers are always shared out alike: {sum}");
     assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
     assert!(
         sum.shared_tokens > 1000 && sum.restored_tokens > 100,

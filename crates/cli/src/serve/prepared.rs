@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use gguf::Model;
 use gguf::arch::{Architecture, Rewind};
+use gguf::{Model, Plan, Source};
 use line::LinePlan;
 use llama::Vocab;
 use protocol::{LayerRange, ModelId};
@@ -46,6 +46,8 @@ pub(super) struct Prepared {
     context: u32,
     /// Of one hidden row in its widest form.
     row_bytes: u64,
+    /// How fewer machines would share the layers.
+    narrower: Vec<Plan>,
     /// Where its prefixes can be cut.
     cuts: Cuts,
     /// Of the keys and values of one position in the stage that has most of them.
@@ -114,7 +116,12 @@ impl Prepared {
             })
             .transpose()?;
         let store = disk::open(&args.disk)?;
+        let narrower = match args.replan_after {
+            Some(_) => narrower(&Source::new(&model)?, slices.plan.stages.len()),
+            None => Vec::new(),
+        };
         Ok(Self {
+            narrower,
             cuts: cuts(&model, slices.arch, args.swa_full),
             slices,
             info,
@@ -133,12 +140,11 @@ impl Prepared {
 
     /// How the line is cut, and what its stages are told.
     pub(super) fn line_plan(&self, args: &ServeArgs) -> LinePlan {
-        let range =
-            |stage: &gguf::PlannedStage| LayerRange { start: stage.range.start, end: stage.range.end };
         LinePlan {
             model: ModelId(self.slices.identity.0),
             n_layers: self.slices.n_layers,
-            ranges: self.slices.plan.stages.iter().map(range).collect(),
+            ranges: ranges(&self.slices.plan),
+            narrower: self.narrower.iter().map(ranges).collect(),
             context: self.context,
             n_slots: args.parallel,
             max_rows: MAX_ROWS,
@@ -181,6 +187,15 @@ impl Prepared {
         }
         .fit(self.row_bytes, stage::INBOX_BYTES as u64 / 2, stage::INBOX_FRAMES as u64)
     }
+}
+
+fn ranges(plan: &Plan) -> Vec<LayerRange> {
+    plan.stages.iter().map(|stage| LayerRange { start: stage.range.start, end: stage.range.end }).collect()
+}
+
+/// How fewer than so many machines would share the layers, as far as the model can be cut so.
+fn narrower(source: &Source<'_>, n_stages: usize) -> Vec<Plan> {
+    (1..n_stages as u32).filter_map(|n| Plan::balanced(source, n).ok()).collect()
 }
 
 /// Where prefixes of a model can be cut: what its layers look back over is in its file.

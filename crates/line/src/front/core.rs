@@ -23,7 +23,7 @@ use shown::Audience;
 pub use shown::Onlookers;
 
 use super::control::Unlinked;
-use super::prompts::Prompts;
+use super::prompts::{Prompts, line_digest};
 use super::pulse::Pulse;
 use super::roster::{Action, PeerState, Roster};
 use super::status::{Busy, Ledger, LineReadiness};
@@ -352,6 +352,7 @@ impl Core {
             }
         }
         self.pulse.listen(self.scheduler.silence());
+        self.roster.handle_use(self.is_idle(), now);
         self.changed();
     }
 
@@ -372,6 +373,7 @@ impl Core {
                 let address = self.roster.peer(spare).address.as_deref();
                 tracing::warn!(stage = %seat, address, "a spare takes the place of a stage");
             }
+            Action::Reshaped => self.reshape(),
             Action::Up(generation) => {
                 tracing::info!(%generation, "the line is up");
                 self.lost = None;
@@ -396,6 +398,16 @@ impl Core {
         }
     }
 
+    /// The layers are shared out among others, or in another way. What each stage had counted goes with the old shape.
+    fn reshape(&mut self) {
+        let plan = self.roster.plan();
+        let n_stages = plan.ranges.len();
+        tracing::warn!(n_stages, "the layers are shared out anew");
+        self.scheduler.reshape(n_stages as u16, line_digest(plan));
+        self.busy = Busy::new(n_stages);
+        self.ledgers = vec![Ledger::default(); n_stages];
+    }
+
     fn carry(&mut self, output: Output, now: Duration) {
         match output {
             Output::Work(frame) => {
@@ -409,7 +421,8 @@ impl Core {
             Output::Hint(hint) => self.hint(hint),
             Output::Event(id, event) => self.event(id, event, now),
             Output::Shelved(change) => {
-                if let Some(prompts) = &self.prompts {
+                // The next front begins with the shape that it is given.
+                if let Some(prompts) = self.prompts.as_ref().filter(|_| self.roster.is_as_given()) {
                     prompts.note(change);
                 }
             }

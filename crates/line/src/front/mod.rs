@@ -54,6 +54,9 @@ pub struct FrontConfig {
     pub spares: Vec<SpareSpec>,
     /// How long a machine that is away is still counted on to hold what it held.
     pub lease: Duration,
+    /// How long a place in the line that nobody can take stays empty before the other machines share its layers, as far as
+    /// [`LinePlan::narrower`] says how; for ever if none.
+    pub replan_after: Option<Duration>,
     /// Budgets of the scheduler.
     pub scheduler: scheduler::Config,
     /// How stages are dialled; heartbeats are added to control links.
@@ -126,6 +129,7 @@ impl Front {
             spares: config.spares.iter().map(spare).collect(),
             relay,
             lease: config.lease,
+            replan_after: config.replan_after,
         };
         let roster =
             Roster::new(config.plan.clone(), config.identity.node(), config.first_generation, muster);
@@ -392,7 +396,8 @@ async fn dial_work(
         generation,
         to: StageIndex(0),
         model: plan.model,
-        layer: plan.ranges[0].start,
+        // However the layers are shared out.
+        layer: 0,
         row_width: 0,
         row_dtype: plan.row_dtype,
         context: plan.context,

@@ -83,6 +83,7 @@ mod tests {
             model: ModelId([1; 32]),
             n_layers: 4,
             ranges: vec![LayerRange { start: 0, end: 4 }],
+            narrower: Vec::new(),
             context: 256,
             n_slots: 2,
             max_rows: 16,

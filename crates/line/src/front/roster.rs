@@ -9,6 +9,7 @@ mod forming;
 mod leaving;
 mod peer;
 mod plan;
+mod shape;
 mod spares;
 mod stalls;
 
@@ -21,6 +22,7 @@ use forming::Neighbours;
 pub use peer::{Cover, Leaving, Peer, PeerState};
 pub use plan::LinePlan;
 pub(super) use plan::{Muster, RelayPolicy};
+use shape::Shape;
 
 /// Shortest pause before a generation is tried again after the stages themselves reported a failure.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -48,6 +50,8 @@ pub(super) enum Action {
         /// Who has it now.
         spare: PeerIndex,
     },
+    /// The generations from now on share the layers out in another way, as the plan says.
+    Reshaped,
     /// The generation is over; nothing of it may be sent or believed any more.
     Lost {
         /// Which stage, and how; for people.
@@ -81,6 +85,7 @@ pub(super) struct Roster {
     seated: Vec<PeerIndex>,
     /// Whom each stage was last told to link to.
     told: Vec<Option<Neighbours>>,
+    shape: Shape,
     generation: Generation,
     phase: Phase,
     /// Whether the line was ever up.
@@ -99,7 +104,7 @@ impl Roster {
     pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, muster: Muster) -> Self {
         let n_seats = plan.ranges.len();
         assert!(n_seats > 0 && n_seats == muster.stages.len(), "one range a stage");
-        let Muster { stages, spares, relay, lease } = muster;
+        let Muster { stages, spares, relay, lease, replan_after } = muster;
         let stages = stages.into_iter().enumerate();
         let stages = stages.map(|(at, address)| (Peer::unknown(address, relay.always && at > 0), None));
         let spares = spares.into_iter().map(|(address, seat)| (Peer::unknown(address, false), seat));
@@ -109,6 +114,7 @@ impl Roster {
             fixed,
             seated: (0..n_seats as u16).map(PeerIndex).collect(),
             told: vec![None; n_seats],
+            shape: Shape::new(&plan.ranges, replan_after),
             plan,
             front,
             relay,
@@ -203,7 +209,8 @@ impl Roster {
         let away = self.peers.iter().filter(|peer| peer.is_away() && !peer.gone);
         let lease_ends = away.map(|peer| peer.since + self.lease).min();
         let stall = self.stall().map(|(at, _)| at);
-        [retry, lease_ends, stall, self.next_exchange(), self.next_asking()].into_iter().flatten().min()
+        let exchanges = [self.next_exchange(), self.next_asking(), self.next_shape()];
+        [retry, lease_ends, stall].into_iter().chain(exchanges).flatten().min()
     }
 
     /// The next thing to do.
@@ -330,7 +337,9 @@ impl Roster {
         found.enter(PeerState::Assigned(state), now);
         self.gets_through_to_next(stage);
         if let Some(reason) = failed {
-            self.retry(format!("stage {stage}: {reason}"), now);
+            let reason = format!("stage {stage}: {reason}");
+            self.retry(reason.clone(), now);
+            self.is_too_narrow(&reason, now);
         }
         self.form(now);
     }

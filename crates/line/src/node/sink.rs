@@ -88,7 +88,11 @@ mod tests {
             while work_link::send(&downstream, &Frame::new(chunk(seq, 1))).is_ok() {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(faulty(downstream, Frame::new(chunk(seq, 1))).await, None, "the request can go on elsewhere");
+            assert_eq!(
+                faulty(downstream, Frame::new(chunk(seq, 1))).await,
+                None,
+                "the request can go on elsewhere"
+            );
         }
     }
 

@@ -178,6 +178,7 @@ pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: 
             model: model(),
             n_layers: u32::from(n),
             ranges: (0..u32::from(n)).map(|i| LayerRange { start: i, end: i + 1 }).collect(),
+            narrower: Vec::new(),
             context: CONTEXT,
             n_slots: SLOTS,
             max_rows: 512,
@@ -191,6 +192,7 @@ pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: 
         stages,
         spares: Vec::new(),
         lease: PATIENCE,
+        replan_after: None,
         scheduler: scheduler::Config {
             replay_timeout: options.replay_timeout,
             ..scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32)

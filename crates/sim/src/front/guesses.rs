@@ -239,6 +239,9 @@ impl Front for Guesses {
         self.start(now);
     }
 
+    /// Whoever guesses and checks does not know how many stages there are.
+    fn reshape(&mut self, _n_stages: u16) {}
+
     fn line_lost(&mut self, _now: Duration) {
         self.line_is_up = false;
         self.stories.interrupted();

@@ -216,6 +216,10 @@ impl Front for Requests {
         self.listen();
     }
 
+    fn reshape(&mut self, n_stages: u16) {
+        self.scheduler.reshape(n_stages, [n_stages as u8; 32]);
+    }
+
     fn line_lost(&mut self, now: Duration) {
         self.now = now;
         self.listen();

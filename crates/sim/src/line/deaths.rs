@@ -26,7 +26,8 @@ impl<F: Front> Line<F> {
     /// Something happens, and whoever it happens to may die of it.
     pub(super) fn befall(&mut self, happening: Happening) {
         let Some(index) = happening.at_stage() else { return self.happen(happening) };
-        let stage = &self.stages[index];
+        // It may be for one of more stages than there are now.
+        let Some(stage) = self.stages.get(index) else { return };
         // What was under way in an earlier life is over.
         let is_past = matches!(happening, Happening::Done(_, life) if life != stage.life);
         if is_past || stage.is_dead() {
@@ -56,8 +57,7 @@ impl<F: Front> Line<F> {
     fn die(&mut self, death: Death) {
         self.counts.deaths += 1;
         let stage = &mut self.stages[death.stage];
-        self.counts.dropped += stage.core.stats().stale_windows;
-        self.counts.spoiled_calls += stage.engine.inner().spoiled_calls();
+        stage.add_to(&mut self.counts);
         stage.begins_anew(death.forgets);
         let noticed = self.now + death.noticed;
         self.plan(noticed, Happening::LineLost);

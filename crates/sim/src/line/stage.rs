@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, StageCore};
 use protocol::{Close, Frame, Generation, Open, Position, PrefixKey, SeqId, Work};
 
+use super::Counts;
 use crate::check::Order;
 use crate::known::Known;
 use crate::scenario::CallTime;
@@ -27,7 +28,7 @@ pub(super) struct Stage {
     pub(super) store: BTreeMap<PrefixKey, Blob>,
     pub(super) order: Order,
     pub(super) known: Known,
-    /// How often it has died.
+    /// How often it has died, beside a number that no other stage of this place in the line begins with.
     pub(super) life: u32,
     /// While it dies and until it is back: how much it still says.
     last_words: Option<u32>,
@@ -71,6 +72,12 @@ impl Stage {
         }
     }
 
+    /// Its lives have other numbers than those of the stages that have been here before it.
+    pub(super) fn after(mut self, others: u32) -> Self {
+        self.life += others << 16;
+        self
+    }
+
     /// From now on its engine does not fail.
     pub(super) const fn calm(&mut self) {
         self.is_calm = true;
@@ -96,6 +103,12 @@ impl Stage {
                 true
             }
         }
+    }
+
+    /// Adds what is counted of its life.
+    pub(super) fn add_to(&self, counts: &mut Counts) {
+        counts.dropped += self.core.stats().stale_windows;
+        counts.spoiled_calls += self.engine.inner().spoiled_calls();
     }
 
     /// Its process ends, and another one begins with nothing but the disk, if that.

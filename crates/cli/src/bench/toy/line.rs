@@ -178,6 +178,7 @@ impl OwnRuntime {
             stages,
             spares: Vec::new(),
             lease: Duration::ZERO,
+            replan_after: None,
             scheduler: scheduler::Config { speculate: plan.speculate.clone(), ..config },
             dial: dial(plan),
             heartbeat: HEARTBEAT,

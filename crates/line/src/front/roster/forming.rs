@@ -18,6 +18,9 @@ impl Roster {
     /// Has the seats filled and assigns whoever can be assigned; moves on when all are ready.
     pub(super) fn form(&mut self, now: Duration) {
         self.fill_seats(now);
+        if self.take_shape(now) {
+            self.fill_seats(now);
+        }
         self.let_spares_go();
         if let Some(at) = (0..self.seated.len()).find(|&at| self.is_outdated(at)) {
             self.abandon(format!("stage {at} has other neighbours now"), Duration::ZERO, now);

@@ -13,6 +13,9 @@ pub struct LinePlan {
     pub n_layers: u32,
     /// Consecutive ranges, one per stage, together `0..n_layers`.
     pub ranges: Vec<LayerRange>,
+    /// How fewer stages would share the layers: other such ranges, one for each number of stages that is possible, for lines
+    /// that go on where machines are missing.
+    pub narrower: Vec<Vec<LayerRange>>,
     /// Positions per sequence.
     pub context: u32,
     /// Sequences at once.
@@ -39,6 +42,11 @@ impl LinePlan {
     /// The layers of a stage.
     pub(in crate::front) fn range(&self, stage: StageIndex) -> LayerRange {
         self.ranges[usize::from(stage.0)]
+    }
+
+    /// How so many stages share the layers, if they can.
+    pub(super) fn narrower(&self, n_stages: usize) -> Option<&[LayerRange]> {
+        self.narrower.iter().find(|ranges| ranges.len() == n_stages).map(Vec::as_slice)
     }
 
     /// What whoever is that stage has in memory.
@@ -78,4 +86,6 @@ pub(in crate::front) struct Muster {
     pub(in crate::front) relay: RelayPolicy,
     /// Who is away for longer than this is gone: nothing that it held is counted on.
     pub(in crate::front) lease: Duration,
+    /// How long a seat that nobody can take stays empty before the others share the layers; for ever if none.
+    pub(in crate::front) replan_after: Option<Duration>,
 }

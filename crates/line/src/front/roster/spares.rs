@@ -72,8 +72,11 @@ impl Roster {
     /// Whether a spare is there and may have this seat, if it had its layers.
     pub(super) fn could_sit(&self, spare: PeerIndex, seat: StageIndex) -> bool {
         let peer = self.peer(spare);
-        let wanted = self.fixed[usize::from(spare.0)].is_none_or(|fixed| fixed == seat);
-        wanted && !peer.is_away() && peer.failed.is_none() && !peer.stalled && !peer.is_leaving()
+        self.may_sit(spare, seat)
+            && !peer.is_away()
+            && peer.failed.is_none()
+            && !peer.stalled
+            && !peer.is_leaving()
     }
 
     /// Lets spares take the seats that cannot be filled otherwise.
@@ -188,17 +191,17 @@ impl Roster {
 
     /// When a spare that failed is asked again.
     pub(super) fn next_asking(&self) -> Option<Duration> {
-        self.spares()
-            .map(|spare| self.peer(spare))
-            .filter(|peer| !peer.is_away() && peer.failed.is_some())
-            .map(|peer| peer.since + ASK_AGAIN)
-            .min()
+        let waits = |spare: &PeerIndex| {
+            let peer = self.peer(*spare);
+            !peer.is_away() && peer.failed.is_some() && self.best_seat(*spare).is_some()
+        };
+        self.spares().filter(waits).map(|spare| self.peer(spare).since + ASK_AGAIN).min()
     }
 
     /// The seat whose loss would cost most: nobody else stands by for it, then whose stage is about to go, then what is there already, then most layers.
     fn best_seat(&self, spare: PeerIndex) -> Option<StageIndex> {
         if let Some(fixed) = self.fixed[usize::from(spare.0)] {
-            return Some(fixed);
+            return self.may_sit(spare, fixed).then_some(fixed);
         }
         let holds = self.peer(spare).holds;
         self.all_seats().filter(|&seat| !self.is_own(seat)).min_by_key(|&seat| {
@@ -213,7 +216,8 @@ impl Roster {
     fn n_covering(&self, seat: StageIndex, but: PeerIndex) -> usize {
         let covers = |spare: &PeerIndex| {
             let peer = self.peer(*spare);
-            let is_fixed = self.fixed[usize::from(spare.0)] == Some(seat) && !peer.gone;
+            let is_fixed =
+                self.fixed[usize::from(spare.0)] == Some(seat) && self.may_sit(*spare, seat) && !peer.gone;
             let is_told = matches!(&peer.state, PeerState::Spare { seat: own, .. } if *own == seat);
             peer.failed.is_none() && !peer.is_leaving() && (is_fixed || is_told)
         };

@@ -27,10 +27,27 @@ pub(super) fn roster(n: u16, relay: bool) -> Roster {
 
 /// A line with spares, the machines after those that compute.
 pub(super) fn roster_with(n: u16, relay: bool, spares: &[Option<u16>]) -> Roster {
+    roster_of(n, relay, spares, None)
+}
+
+/// The layers of a line of `n` machines as so many share them.
+pub(super) fn shared(n: u16, n_stages: u16) -> Vec<LayerRange> {
+    let cut = |at: u16| u32::from(2 * n * at / n_stages);
+    (0..n_stages).map(|at| LayerRange { start: cut(at), end: cut(at + 1) }).collect()
+}
+
+/// As [`roster_with`], of machines that share the layers when others are away for so long.
+pub(super) fn roster_of(
+    n: u16,
+    relay: bool,
+    spares: &[Option<u16>],
+    replan_after: Option<Duration>,
+) -> Roster {
     let plan = LinePlan {
         model: ModelId([7; 32]),
         n_layers: u32::from(n) * 2,
-        ranges: (0..u32::from(n)).map(|i| LayerRange { start: 2 * i, end: 2 * i + 2 }).collect(),
+        ranges: shared(n, n),
+        narrower: (1..n).map(|n_stages| shared(n, n_stages)).collect(),
         context: 64,
         n_slots: 2,
         max_rows: 16,
@@ -48,6 +65,7 @@ pub(super) fn roster_with(n: u16, relay: bool, spares: &[Option<u16>]) -> Roster
         spares: spares.iter().enumerate().map(spare).collect(),
         relay: RelayPolicy { always: relay, n_own: 0 },
         lease: LEASE,
+        replan_after,
     };
     Roster::new(plan, FRONT, Generation(10), muster)
 }

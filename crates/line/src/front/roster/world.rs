@@ -3,7 +3,7 @@
 
 use protocol::{Assign, Command, LayerRange};
 
-use super::tests::{ms, node, ready, roster_with};
+use super::tests::{ms, node, ready, roster_of};
 use super::*;
 
 /// A stage as it really is.
@@ -37,7 +37,7 @@ impl World {
             prepared: None,
         };
         Self {
-            line: roster_with(n, false, spares),
+            line: roster_of(n, false, spares, (seed % 5 < 3).then(|| ms(seed % 3 * 9000))),
             stages: (0..n + spares.len() as u16).map(stage).collect(),
             now: ms(1),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -212,7 +212,7 @@ impl World {
                 let peer = self.line.peer(spare);
                 matches!(peer.state, PeerState::Spare { seat, .. } if peer.is_warm_for(seat))
             };
-            if self.line.is_up() && self.line.spares().all(stands_by) {
+            if self.line.is_up() && self.line.is_as_given() && self.line.spares().all(stands_by) {
                 return true;
             }
         }
