@@ -42,10 +42,10 @@ def stage(member, port, *args, env=None):
 
 
 class Invitation(Process):
-    """`paceline cluster invite`, with the ticket that it printed."""
+    """`paceline cluster invite`, which is `ticket` as well, with the ticket that it printed."""
 
-    def __init__(self, cluster, *args):
-        super().__init__("cluster", "invite", "--listen", "127.0.0.1:0", "--dir", cluster.folder / "front", *args)
+    def __init__(self, cluster, *args, command="invite"):
+        super().__init__("cluster", command, "--listen", "127.0.0.1:0", "--dir", cluster.folder / "front", *args)
         try:
             self.ticket = self.wait_line(r"paceline-join:\S+", 30)[0]
         except BaseException:

@@ -153,7 +153,6 @@ def test_a_port_in_use_is_named_by_a_stage(tmp_path):
         ["stage", "--threads", "0"],
         ["split", "m.gguf"],
         ["cluster", "fly"],
-        ["cluster", "ticket"],
         ["bench"],
         ["inspect"],
     ],

@@ -81,7 +81,7 @@ def test_a_ticket_that_was_taken_back_or_ran_out_is_worth_nothing(tmp_path):
     with Invitation(cluster) as invitation:
         invitation.stop()
         assert "cannot reach the invitation" in complaint(run("cluster", "join", invitation.ticket, env=env), 1)
-    with Invitation(cluster, "--valid", "100ms") as invitation:
+    with Invitation(cluster, "--valid", "100ms", command="ticket") as invitation:
         assert invitation.wait(10) == 1
         assert "cannot reach the invitation" in complaint(run("cluster", "join", invitation.ticket, env=env), 1)
     assert "not a ticket" in complaint(run("cluster", "join", "paceline-join:12", env=env), 2)

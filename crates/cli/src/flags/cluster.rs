@@ -88,7 +88,7 @@ pub(crate) enum ClusterAction {
         addresses: Vec<String>,
     },
     /// Wait for one machine and make it a member: prints a ticket for `cluster join` or `stage --join` on that machine
-    #[command(after_help = INVITE_EXAMPLES)]
+    #[command(visible_alias = "ticket", after_help = INVITE_EXAMPLES)]
     Invite(InviteFlags),
     /// Become a member with the ticket of `cluster invite`, which waits on the machine that has the root key
     Join {
