@@ -38,6 +38,12 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
         ));
     }
     let shared_prompts = shared_prompts(&args.shared_prompts)?;
+    if let Some(after) = args.replan_after
+        && !args.replay_timeout.is_zero()
+        && after >= args.replay_timeout
+    {
+        say("Note: --replan-after is not less than --replay-timeout: running requests are given up before.");
+    }
     let tls = args.tls.as_ref().map(|(certificate, key)| Tls::load(certificate, key)).transpose()?;
     // A cluster that is not there is told before anything takes time.
     let line = signals::line_runtime()?;
@@ -311,11 +317,7 @@ fn form(args: &ServeArgs, outset: Outset, mut prepared: Prepared) -> anyhow::Res
 fn local_node(args: &ServeArgs, identity: &Identity, prepared: &Prepared, threads: u32) -> Node {
     let options = EngineOptions { threads, gpu_layers: args.gpu_layers, device: args.device.clone() };
     // Its slice is there; another one is cut where machines are missing.
-    let models = match args.model.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let engines = Engines::new(Some(models.to_owned()), options.clone())
+    let engines = Engines::new(Some(models(args).to_owned()), options.clone())
         .with_whole(prepared.slices.identity, args.model.clone());
     let mut dial = DialOptions::default();
     dial.link.shape.clone_from(&args.link);
@@ -354,9 +356,14 @@ fn child_args(args: &ServeArgs, threads: u32) -> Vec<String> {
     if Format::of_process() == Format::Json {
         option("--log-format", Some("json".to_owned()));
     }
-    let models = args.model.parent().filter(|folder| *folder != Path::new(""));
-    option("--models", models.and_then(Path::to_str).map(str::to_owned));
+    option("--models", models(args).to_str().map(str::to_owned));
     list
+}
+
+/// Where the model lies.
+fn models(args: &ServeArgs) -> &Path {
+    let folder = args.model.parent().filter(|folder| *folder != Path::new(""));
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Higher than any generation of an earlier front on these stages, as long as clocks do not run backwards.

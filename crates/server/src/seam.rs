@@ -293,7 +293,7 @@ pub struct StageStatus {
     /// Round trip of a heartbeat, milliseconds; absent for the stage inside the front.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f32>,
-    /// What it has computed since the front's start.
+    /// What it has computed since the front's start, or since the layers were last shared out anew.
     pub work: WorkStatus,
 }
 

@@ -58,8 +58,8 @@ pub(crate) trait Front {
     /// The line can be used (again).
     fn line_up(&mut self, now: Duration);
 
-    /// So many stages share the layers from the next line on, in another way.
-    fn reshape(&mut self, n_stages: u16);
+    /// So many stages share the layers from the next line on, in another way, which has this name.
+    fn reshape(&mut self, n_stages: u16, line: [u8; 32]);
 
     /// The line is gone with all that it held.
     fn line_lost(&mut self, now: Duration);

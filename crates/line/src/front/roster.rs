@@ -282,8 +282,9 @@ impl Roster {
             found.failed = None;
         }
         (found.node, found.pid, found.relayed, found.gone) = (Some(node), Some(pid), relayed, false);
-        (found.stalled, found.leaving) = (false, Leaving::No);
+        (found.stalled, found.leaving, found.failing_since) = (false, Leaving::No, None);
         found.enter(PeerState::Linked, now);
+        self.shape.forgive();
         self.form(now);
     }
 
@@ -325,7 +326,7 @@ impl Roster {
             return;
         }
         let found = self.peer_mut(peer);
-        found.hear(&state, range);
+        found.hear(&state, range, now);
         let failed = match &state {
             StageState::Failed { reason } => Some(reason.clone()),
             StageState::Idle { .. }
@@ -364,6 +365,7 @@ impl Roster {
         if generation == self.generation && self.phase == Phase::Linking {
             self.phase = Phase::Up { since: now };
             self.was_up = true;
+            self.fits();
             self.actions.push_back(Action::Up(generation));
         }
     }

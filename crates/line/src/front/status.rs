@@ -40,7 +40,7 @@ pub struct StageSnapshot {
     pub busy: f32,
     /// Smoothed round trip of its heartbeat.
     pub rtt: Option<Duration>,
-    /// What it has counted since the front's start, as far as it has told.
+    /// What it has counted since the front's start, or since the layers were last shared out anew, as far as it has told.
     pub counters: StageCounters,
     /// Bytes of one hidden row on its way to the next stage; 0 where none leaves, or before the stage is ready.
     pub row_bytes: u64,

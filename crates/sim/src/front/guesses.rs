@@ -240,7 +240,7 @@ impl Front for Guesses {
     }
 
     /// Whoever guesses and checks does not know how many stages there are.
-    fn reshape(&mut self, _n_stages: u16) {}
+    fn reshape(&mut self, _n_stages: u16, _line: [u8; 32]) {}
 
     fn line_lost(&mut self, _now: Duration) {
         self.line_is_up = false;

@@ -216,8 +216,8 @@ impl Front for Requests {
         self.listen();
     }
 
-    fn reshape(&mut self, n_stages: u16) {
-        self.scheduler.reshape(n_stages, [n_stages as u8; 32]);
+    fn reshape(&mut self, n_stages: u16, line: [u8; 32]) {
+        self.scheduler.reshape(n_stages, line);
     }
 
     fn line_lost(&mut self, now: Duration) {

@@ -38,6 +38,9 @@ impl<F: Front> Line<F> {
         std::mem::swap(&mut self.stages, &mut self.others);
         self.stages.iter_mut().for_each(|stage| stage.begins_anew(false));
         self.counts.reshapes += 1;
-        self.front.reshape(self.stages.len() as u16);
+        // The first ones are called as a configuration calls them.
+        let is_first = self.counts.reshapes.is_multiple_of(2);
+        let line = if is_first { [0; 32] } else { [1; 32] };
+        self.front.reshape(self.stages.len() as u16, line);
     }
 }

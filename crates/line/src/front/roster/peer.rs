@@ -19,6 +19,8 @@ pub struct Peer {
     pub relayed: bool,
     /// What it last failed with, until it is asked again; for people.
     pub failed: Option<String>,
+    /// Since when it has failed whenever it was asked.
+    pub failing_since: Option<Duration>,
     /// Since when it is in this state.
     pub since: Duration,
     /// Whether it is away for longer than its lease.
@@ -84,6 +86,7 @@ impl Peer {
             state: PeerState::Away { reason: "not reached yet".into() },
             relayed,
             failed: None,
+            failing_since: None,
             since: Duration::ZERO,
             gone: false,
             holds: None,
@@ -103,6 +106,11 @@ impl Peer {
     /// Whether it should not be counted on any more.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving != Leaving::No
+    }
+
+    /// Since when it has been away, or failing, or getting nowhere.
+    pub(super) fn useless_since(&self) -> Duration {
+        self.failing_since.filter(|_| !self.is_away()).unwrap_or(self.since)
     }
 
     /// Whether it is linked and waits for work.
@@ -126,14 +134,17 @@ impl Peer {
     }
 
     /// What it says of its layers tells what it holds.
-    pub(super) fn hear(&mut self, state: &StageState, range: LayerRange) {
+    pub(super) fn hear(&mut self, state: &StageState, range: LayerRange, now: Duration) {
         match state {
             StageState::Linking | StageState::Ready { .. } | StageState::Standby { .. } => {
-                (self.holds, self.failed) = (Some(range), None);
+                (self.holds, self.failed, self.failing_since) = (Some(range), None, None);
                 // Who links is still to show that it gets there.
                 self.stalled &= matches!(state, StageState::Linking);
             }
-            StageState::Failed { reason } => (self.holds, self.failed) = (None, Some(reason.clone())),
+            StageState::Failed { reason } => {
+                (self.holds, self.failed) = (None, Some(reason.clone()));
+                self.failing_since.get_or_insert(now);
+            }
             // It holds nothing until it has loaded, and may take its time.
             StageState::Loading { .. } => self.holds = None,
             StageState::Idle { .. } => {}

@@ -44,11 +44,6 @@ impl LinePlan {
         self.ranges[usize::from(stage.0)]
     }
 
-    /// How so many stages share the layers, if they can.
-    pub(super) fn narrower(&self, n_stages: usize) -> Option<&[LayerRange]> {
-        self.narrower.iter().find(|ranges| ranges.len() == n_stages).map(Vec::as_slice)
-    }
-
     /// What whoever is that stage has in memory.
     pub(super) fn holding(&self, stage: StageIndex) -> Holding {
         Holding {

@@ -2,15 +2,20 @@
 //!
 //! A line has the shape that it was given for as long as its seats can be filled. Where machines are missing that nobody
 //! can stand in for, and only if that is wanted, the rest shares the layers out anew after a while. That costs them the
-//! loading of other layers, so the line goes back in no hurry: when all seats can be filled again and nobody has used
-//! the line for as long. Where the rest cannot load its larger shares, it goes back at once and waits, as it would have
-//! done without all this.
+//! loading of other layers, so a line that is up goes back in no hurry: when all seats can be filled again and nobody has
+//! used it for as long, and for longer each time. One that is not up goes back as soon as that would do, and at once where
+//! the rest cannot load its larger shares: then it waits, as it would have done without all this.
 
 use std::time::Duration;
 
 use protocol::{LayerRange, PeerIndex, StageIndex};
 
 use super::{Action, PeerState, Phase, Roster};
+
+/// Failures in a row for which a shape is given up that the line was up in: what is lacking may come back.
+const MOST_FAILURES: u32 = 5;
+/// Times that the pause before the given shape doubles at most.
+const MOST_DOUBLINGS: u32 = 10;
 
 /// What becomes of the shape of a line.
 #[derive(Clone, Debug)]
@@ -23,6 +28,10 @@ pub(super) struct Shape {
     wide: Option<Vec<PeerIndex>>,
     /// Fewer machines than this could not load the layers.
     least: usize,
+    /// How often in a row the machines of another shape failed to load, but for the first time after they did not.
+    failures: u32,
+    /// How often the line has lost its given shape.
+    losses: u32,
     /// Since when nobody uses the line.
     idle_since: Option<Duration>,
 }
@@ -30,8 +39,23 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(given: &[LayerRange], after: Option<Duration>) -> Self {
         let given = given.to_vec();
-        Self { after, given, wide: None, least: 1, idle_since: Some(Duration::ZERO) }
+        Self { after, given, wide: None, least: 1, failures: 0, losses: 0, idle_since: Some(Duration::ZERO) }
     }
+
+    /// What could not be loaded may be loaded by now.
+    pub(super) const fn forgive(&mut self) {
+        self.least = 1;
+    }
+}
+
+/// Those that are left to share the layers.
+struct Rest<'a> {
+    /// When they do.
+    at: Duration,
+    /// In line order.
+    machines: Vec<PeerIndex>,
+    /// What each gets.
+    ranges: &'a [LayerRange],
 }
 
 impl Roster {
@@ -54,13 +78,16 @@ impl Roster {
 
     /// Shares the layers out anew if it is time for that; whether it was.
     pub(super) fn take_shape(&mut self, now: Duration) -> bool {
-        if let Some((_, rest, ranges)) = self.narrows().filter(|(at, ..)| *at <= now) {
-            let ranges = ranges.to_vec();
-            let wide = self.shape.wide.take().unwrap_or_else(|| self.seated.clone());
-            self.reseat(rest, ranges, "the others share the layers of whoever is away".to_owned(), now);
-            self.shape.wide = Some(wide);
-        } else if self.widens().is_some_and(|at| at <= now) {
+        if self.widens().is_some_and(|at| at <= now) {
             self.widen("all machines are there again".to_owned(), now);
+        } else if let Some(rest) = self.narrows().filter(|rest| rest.at <= now) {
+            let (machines, ranges) = (rest.machines, rest.ranges.to_vec());
+            if self.is_as_given() {
+                self.shape.losses += 1;
+            }
+            let wide = self.shape.wide.take().unwrap_or_else(|| self.seated.clone());
+            self.reseat(machines, ranges, "the others share the layers of whoever is away".to_owned(), now);
+            self.shape.wide = Some(wide);
         } else {
             return false;
         }
@@ -69,59 +96,92 @@ impl Roster {
 
     /// When [`Roster::take_shape`] has something to do, if nothing else happens.
     pub(super) fn next_shape(&self) -> Option<Duration> {
-        self.narrows().map(|(at, ..)| at).or_else(|| self.widens())
+        self.widens().or_else(|| self.narrows().map(|rest| rest.at))
     }
 
-    /// Those that sit cannot load what they shall: fewer of them are not tried again.
-    pub(super) fn is_too_narrow(&mut self, reason: &str, now: Duration) {
-        if !self.is_as_given() {
-            self.shape.least = self.seated.len() + 1;
-            self.widen(format!("{reason}; the layers stay shared out as they were"), now);
+    /// The line is up.
+    pub(super) const fn fits(&mut self) {
+        self.shape.failures = MOST_FAILURES - 1;
+        if self.is_as_given() {
+            self.shape.forgive();
         }
     }
 
-    /// When, among whom and how the layers are shared out: nobody can be had for the other seats.
-    fn narrows(&self) -> Option<(Duration, Vec<PeerIndex>, &[LayerRange])> {
+    /// Those that sit cannot load what they shall. Fewer of them are not tried again until that may have changed.
+    pub(super) fn is_too_narrow(&mut self, reason: &str, now: Duration) {
+        if self.is_as_given() {
+            return;
+        }
+        if self.shape.failures > 0 {
+            self.shape.failures -= 1;
+            return;
+        }
+        self.shape.least = self.seated.len() + 1;
+        self.widen(format!("{reason}; the layers stay shared out as they were"), now);
+    }
+
+    /// Who shares the layers if nobody can be had for the other seats.
+    fn narrows(&self) -> Option<Rest<'_>> {
         let after = self.shape.after?;
         let is_forming = matches!(self.phase, Phase::Forming | Phase::Pausing { .. });
         if !self.was_up || !is_forming {
             return None;
         }
         let empty: Vec<StageIndex> = self.all_seats().filter(|&seat| self.is_empty(seat)).collect();
-        let since = empty.iter().map(|&seat| self.peer(self.seated(seat)).since).max()?;
-        let rest: Vec<PeerIndex> =
-            self.all_seats().filter(|seat| !empty.contains(seat)).map(|seat| self.seated(seat)).collect();
+        let since = empty.iter().map(|&seat| self.peer(self.seated(seat)).useless_since()).max()?;
+        // Without its seat, and so without a neighbour, one that is reached through that one would not be seen again.
+        if empty.iter().any(|&seat| self.peer(self.seated(seat)).relayed) {
+            return None;
+        }
+        let is_left = |peer: &PeerIndex| self.fixed[usize::from(peer.0)].is_none();
+        let rest = self.all_seats().filter(|seat| !empty.contains(seat)).map(|seat| self.seated(seat));
+        let mut machines: Vec<PeerIndex> = rest.filter(is_left).collect();
+        let possible = self.shape.least..=machines.len();
+        let ranges = self.plan.narrower.iter().filter(|ranges| possible.contains(&ranges.len()));
+        let ranges = ranges.max_by_key(|ranges| ranges.len())?;
+        machines.truncate(ranges.len());
         // The front reaches the line through its first machine.
-        let is_reached = rest.first().is_some_and(|&first| !self.peer(first).relayed);
-        let ranges = self.plan.narrower(rest.len())?;
-        (is_reached && rest.len() >= self.shape.least).then(|| (since.saturating_add(after), rest, ranges))
+        let is_reached = machines.first().is_some_and(|&first| !self.peer(first).relayed);
+        is_reached.then(|| Rest { at: since.saturating_add(after), machines, ranges })
     }
 
-    /// Whether whoever has the seat is lost, and nobody can take it. What lies behind a machine that is lost may well be
-    /// there, where it is reached through that one.
+    /// Whether whoever has the seat is lost, or cannot load its layers, and nobody can take it. What lies behind a machine
+    /// that is lost may well be there, where it is reached through that one.
     fn is_empty(&self, seat: StageIndex) -> bool {
         let at = usize::from(seat.0);
         let is_lost = |at: usize| self.at(at).is_away() || self.at(at).stalled;
+        let is_useless = is_lost(at) || (self.is_as_given() && self.at(at).failing_since.is_some());
         let is_hidden = self.at(at).relayed && at > 0 && is_lost(at - 1);
         let is_taken = self.spares().any(|spare| self.could_sit(spare, seat));
-        is_lost(at) && !is_hidden && !is_taken && !self.is_own(seat)
+        is_useless && !is_hidden && !is_taken && !self.is_own(seat)
     }
 
-    /// When the line takes its given shape again.
+    /// When the line takes its given shape again: at once if it is not up.
     fn widens(&self) -> Option<Duration> {
-        let Phase::Up { since } = self.phase else { return None };
         let (wide, after) = (self.shape.wide.as_ref()?, self.shape.after?);
-        let idle_since = self.shape.idle_since?;
+        let doublings = self.shape.losses.saturating_sub(1).min(MOST_DOUBLINGS);
+        let (at, is_up) = match self.phase {
+            Phase::Up { since } => {
+                let idle_since = self.shape.idle_since?;
+                (since.max(idle_since).saturating_add(after.saturating_mul(1 << doublings)), true)
+            }
+            Phase::Forming | Phase::Pausing { .. } | Phase::Linking => (Duration::ZERO, false),
+        };
+        // A line that works is not given up for a machine that cannot load.
         let is_there = |peer: PeerIndex| {
             let peer = self.peer(peer);
-            !peer.is_away() && !peer.stalled && !peer.is_leaving()
+            let fails = peer.failing_since.is_some() || (is_up && peer.failed.is_some());
+            !peer.is_away() && !peer.stalled && !peer.is_leaving() && !fails
         };
-        let mut others = self.spares().filter(|spare| {
-            let is_free = self.fixed[usize::from(spare.0)].is_none() && !wide.contains(spare);
-            is_free && is_there(*spare) && self.peer(*spare).failed.is_none()
-        });
-        let is_whole = wide.iter().all(|&peer| is_there(peer) || others.next().is_some());
-        is_whole.then_some(since.max(idle_since).saturating_add(after))
+        let mut others: Vec<PeerIndex> =
+            self.spares().filter(|spare| !wide.contains(spare) && is_there(*spare)).collect();
+        let is_filled = |(seat, &peer): (usize, &PeerIndex)| {
+            let fits = |other: &PeerIndex| {
+                self.fixed[usize::from(other.0)].is_none_or(|fixed| usize::from(fixed.0) == seat)
+            };
+            is_there(peer) || others.iter().position(fits).map(|at| others.remove(at)).is_some()
+        };
+        wide.iter().enumerate().all(is_filled).then_some(at)
     }
 
     fn widen(&mut self, reason: String, now: Duration) {
@@ -135,12 +195,16 @@ impl Roster {
     fn reseat(&mut self, seated: Vec<PeerIndex>, ranges: Vec<LayerRange>, reason: String, now: Duration) {
         self.abandon(reason, Duration::ZERO, now);
         self.told = vec![None; seated.len()];
+        self.shape.failures = 0;
         let before = std::mem::replace(&mut self.seated, seated);
         self.plan.ranges = ranges;
         for peer in (0..self.peers.len() as u16).map(PeerIndex) {
             let (is_seated, had_seat) = (self.seat_of(peer).is_some(), before.contains(&peer));
             let found = self.peer_mut(peer);
-            if !is_seated {
+            if is_seated {
+                // It failed with other layers.
+                found.failing_since = None;
+            } else {
                 found.relayed = false;
             }
             match &found.state {

@@ -64,7 +64,7 @@ impl Roster {
             | StageState::Ready { .. } => return,
         }
         let spare = self.peer_mut(peer);
-        spare.hear(&said, range);
+        spare.hear(&said, range, now);
         spare.enter(PeerState::Spare { seat, state: said }, now);
         self.form(now);
     }

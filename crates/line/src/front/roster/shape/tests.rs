@@ -176,24 +176,143 @@ fn shares_that_cannot_be_loaded_are_given_back_and_not_tried_again() {
     assert_eq!(told(&mut line).0, among(&[0, 1, 2]), "it goes on as soon as who was lost is back");
 }
 
+/// A line of four whose third machine is reached through the second.
+fn relayed() -> Roster {
+    let mut line = roster_of(4, false, &[], Some(AFTER));
+    for at in [0, 1, 3] {
+        line.handle_linked(PeerIndex(at), node(at), 1, false, ms(1));
+    }
+    line.handle_unreachable(LAST, "no route".into(), ms(9000));
+    line.handle_linked(LAST, node(2), 1, true, ms(9001));
+    comes_up(&mut line, ms(9002));
+    line
+}
+
 #[test]
 fn whoever_is_reached_through_the_lost_one_is_looked_for_through_the_one_before() {
-    let mut line = roster_of(4, true, &[], Some(AFTER));
-    line.handle_linked(PeerIndex(0), node(0), 1, false, ms(1));
-    for at in 1..4 {
-        line.handle_linked(PeerIndex(at), node(at), 1, true, ms(1));
-    }
-    comes_up(&mut line, ms(3));
-    line.handle_lost(PeerIndex(1), "killed".into(), ms(1000));
+    let mut line = relayed();
+    line.handle_lost(PeerIndex(1), "killed".into(), ms(10_000));
+    let generation = line.generation();
+    line.handle_state(StageIndex(3), generation, ready(), ms(10_001));
     actions(&mut line);
-    line.handle_timeout(ms(1000) + AFTER);
+    line.handle_timeout(ms(10_000) + AFTER);
     let downstream = actions(&mut line).into_iter().find_map(|action| match action {
         Action::Send(ToStage { command: Command::Assign(assign), .. }) => assign.downstream,
         _ => None,
     });
     let downstream = downstream.unwrap();
     assert_eq!((downstream.address.as_str(), downstream.relay), ("host:2", Some(LAST)));
-    assert_eq!(line.next_shape(), Some(ms(1000) + 2 * AFTER), "it has time to be found");
-    line.handle_timeout(ms(2000) + AFTER);
-    assert_eq!(line.stages().count(), 3);
+    line.handle_timeout(ms(10_000) + 3 * AFTER);
+    assert_eq!(line.stages().count(), 3, "it has time to be found, and would not be seen without its seat");
+}
+
+#[test]
+fn whoever_is_reached_through_others_keeps_its_seat_since_it_would_not_be_seen_without() {
+    let mut line = relayed();
+    line.handle_lost(LAST, "killed".into(), ms(10_000));
+    line.handle_timeout(ms(10_000) + 10 * AFTER);
+    assert!(line.is_as_given());
+}
+
+fn fails(line: &mut Roster, stage: u16, now: Duration) {
+    let generation = line.generation();
+    let failed = StageState::Failed { reason: "no memory".into() };
+    line.handle_state(StageIndex(stage), generation, failed, now);
+}
+
+/// Waits as the driver would, until the given time.
+fn waits(line: &mut Roster, until: Duration) {
+    while let Some(at) = line.next_deadline().filter(|&at| at <= until) {
+        line.handle_timeout(at);
+    }
+}
+
+#[test]
+fn a_line_that_never_gets_up_in_another_shape_goes_back_as_soon_as_all_are_there() {
+    let mut line = narrow();
+    // It is ended while it loads its larger share, and never says why.
+    line.handle_lost(PeerIndex(1), "killed".into(), ms(12_000));
+    line.handle_linked(PeerIndex(1), node(1), 2, false, ms(12_500));
+    assert!(!line.is_as_given());
+    line.handle_linked(LAST, node(2), 2, false, ms(13_000));
+    assert!(line.is_as_given());
+}
+
+#[test]
+fn a_line_that_works_is_not_given_up_for_a_machine_that_cannot_load() {
+    let mut line = narrow();
+    comes_up(&mut line, ms(12_000));
+    line.handle_linked(LAST, node(2), 2, false, ms(14_000));
+    line.handle_spare_state(LAST, StageState::Failed { reason: "no model".into() }, ms(15_000));
+    waits(&mut line, ms(22_000));
+    assert!(line.is_up() && !line.is_as_given());
+}
+
+#[test]
+fn one_failure_does_not_end_a_shape_that_the_line_was_up_in() {
+    let mut line = narrow();
+    comes_up(&mut line, ms(12_000));
+    line.handle_lost(PeerIndex(1), "killed".into(), ms(20_000));
+    line.handle_linked(PeerIndex(1), node(1), 2, false, ms(20_100));
+    let mut now = ms(20_200);
+    for _ in 0..MOST_FAILURES - 1 {
+        fails(&mut line, 1, now);
+        assert!(!line.is_as_given());
+        now += Duration::from_secs(5);
+        waits(&mut line, now);
+    }
+    fails(&mut line, 1, now);
+    assert!(line.is_as_given());
+    line.handle_timeout(now + 10 * AFTER);
+    assert!(line.is_as_given(), "it is not tried again");
+    // Another process may be able to.
+    line.handle_linked(PeerIndex(1), node(1), 3, false, now + 11 * AFTER);
+    line.handle_timeout(now + 11 * AFTER);
+    assert!(!line.is_as_given());
+}
+
+#[test]
+fn a_machine_that_is_there_and_cannot_load_is_lost_as_well() {
+    let mut line = line(&[]);
+    line.handle_lost(LAST, "killed".into(), ms(1000));
+    line.handle_linked(LAST, node(2), 2, false, ms(1500));
+    let mut now = ms(1600);
+    while now < ms(1600) + AFTER {
+        assert!(line.is_as_given());
+        fails(&mut line, 2, now);
+        now += Duration::from_secs(5);
+        waits(&mut line, now);
+    }
+    assert!(!line.is_as_given() && line.seat_of(LAST).is_none());
+    waits(&mut line, now + AFTER);
+    assert!(!line.is_as_given(), "it is not counted on until it has loaded something");
+}
+
+#[test]
+fn a_spare_that_was_named_for_the_empty_seat_makes_the_line_whole_as_well() {
+    let mut line = line(&[Some(2)]);
+    line.handle_lost(LAST, "killed".into(), ms(1000));
+    line.handle_timeout(ms(1000) + AFTER);
+    comes_up(&mut line, ms(12_000));
+    line.handle_linked(PeerIndex(3), node(3), 1, false, ms(14_000));
+    waits(&mut line, ms(12_001) + AFTER);
+    assert_eq!(line.seat_of(PeerIndex(3)), Some(StageIndex(2)));
+}
+
+#[test]
+fn the_given_shape_is_waited_for_longer_each_time_that_it_was_lost() {
+    let mut line = line(&[]);
+    let mut now = ms(1000);
+    for round in 0..3 {
+        line.handle_lost(LAST, "killed".into(), now);
+        waits(&mut line, now + AFTER);
+        now += AFTER;
+        comes_up(&mut line, now);
+        line.handle_linked(LAST, node(2), round + 2, false, now);
+        now += AFTER * (1 << round);
+        assert_eq!(line.next_shape(), Some(now));
+        waits(&mut line, now);
+        assert!(line.is_as_given());
+        comes_up(&mut line, now);
+    }
 }
