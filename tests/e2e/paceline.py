@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("PACELINE_BINARY", ROOT / "target/release/paceline"))
 SMOLLM2 = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA = ROOT / "models/gemma-3-270m-q4_k_m.gguf"
+# Trained for tests, with a block of its own that drafts; it copies texts. In the repository.
+TINY_MTP = ROOT / "tests/fixtures/paceline-tiny-mtp.gguf"
 SOAK = os.environ.get("PACELINE_SOAK") == "1"
 
 # Between two looks at something that cannot be waited for otherwise.

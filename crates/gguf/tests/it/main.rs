@@ -3,6 +3,7 @@
 
 #[path = "../../../../fuzz/src/seeds.rs"]
 mod files;
+mod fixture;
 mod folders;
 mod guide;
 mod models;

@@ -11,13 +11,13 @@ use gguf::{
 
 const ID: Identity = Identity([7; 32]);
 
-struct Cut {
-    model: Model,
-    info: SliceInfo,
-    embeddings: Option<Model>,
+pub(crate) struct Cut {
+    pub model: Model,
+    pub info: SliceInfo,
+    pub embeddings: Option<Model>,
 }
 
-fn cut(source: &Source<'_>, start: u32, end: u32, folder: &Path) -> Cut {
+pub(crate) fn cut(source: &Source<'_>, start: u32, end: u32, folder: &Path) -> Cut {
     let path = folder.join(format!("{start}-{end}.gguf"));
     write_slice(source, ID, start..end, &path, &mut |done, total| assert!(done <= total)).unwrap();
     let model = Model::open(&path).unwrap();
@@ -26,7 +26,7 @@ fn cut(source: &Source<'_>, start: u32, end: u32, folder: &Path) -> Cut {
     Cut { model, info, embeddings: embeddings.exists().then(|| Model::open(&embeddings).unwrap()) }
 }
 
-fn same_data(whole: &Model, name: &str, slice: &Model, slice_name: &str) {
+pub(crate) fn same_data(whole: &Model, name: &str, slice: &Model, slice_name: &str) {
     let (a, b) = (whole.tensor(name).unwrap(), slice.tensor(slice_name).unwrap());
     assert_eq!((&a.dims, a.ty), (&b.dims, b.ty));
     assert_eq!(whole.read_tensor(a).unwrap(), slice.read_tensor(b).unwrap(), "{name}");
