@@ -22,7 +22,7 @@ def seen(observer, *ports):
 def test_a_second_front_is_refused_until_the_lease_of_the_first_has_run_out(tmp_path):
     cluster, port = Cluster(tmp_path), free_port()
     other, observer = cluster.enroll("other", "front"), cluster.enroll("watcher", "observer")
-    with stage(cluster.enroll("second"), port, "--models", SMOLLM2.parent, "--lease", "8s"):
+    with stage(cluster.enroll("second"), port, "--models", SMOLLM2.parent, "--lease", "8s") as kept:
         free = seen(observer, port)
         assert re.search(r"stage \w+: free; holds nothing; ", free.stdout), free
         with front(cluster.front, port) as first:
@@ -35,6 +35,9 @@ def test_a_second_front_is_refused_until_the_lease_of_the_first_has_run_out(tmp_
                 second.wait_reason("is kept for front .*, which is gone, for another [0-9]+ s")
                 second.wait_ready()
                 assert second.text("The capital of France is", 1) == " Paris"
+                # It had tried all the while.
+                said = [line for line in kept.lines if "link refused" in line and "is kept for front" in line]
+                assert len(said) == 1 and "WARN" in said[0] and "127.0.0.1:" in said[0], said
 
 
 def test_a_front_that_ends_in_order_lets_the_stages_go_at_once(tmp_path):

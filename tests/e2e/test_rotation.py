@@ -96,10 +96,10 @@ def test_a_line_goes_on_while_its_root_is_rotated_and_who_was_away_comes_back_in
         assert "--again" in complaint(line.rotate(), 1)
         rotated_under_a_stream(line, expected, "--again", "--overlap", "0s")
         third = line.start(2, stack)
-        third.wait_line(r"INFO .*connection refused.*127\.0\.0\.1.*root was rotated.*invite this machine anew", 60)
+        third.wait_line(r"WARN .*connection refused.*127\.0\.0\.1.*root was rotated.*invite this machine anew", 60)
         # It is refused again and again, which both sides say once.
         third.wait_line("DEBUG .*connection refused.*root was rotated", 60)
-        loud = [said for said in third.lines if "connection refused" in said and "INFO" in said]
+        loud = [said for said in third.lines if "connection refused" in said and "WARN" in said]
         assert len(loud) == 1, third.lines
         refused = lambda: [said for said in line.serve.lines if "from before the cluster's root was rotated" in said]
         wait_until(refused, 30, lambda: line.serve.lines)

@@ -1,13 +1,18 @@
-"""Who may talk to the front: certificates, keys that change, pages of other origins, files that are no good."""
+"""Who may talk to the front: certificates, keys that change, pages of other origins, files that are no good; and what a
+stage says of those who may not talk to it."""
 
+import contextlib
+import re
+import socket
 import ssl
 
 import httpx
 import pytest
 import trustme
+from machines import Cluster, stage
 from openai import OpenAI
 
-from paceline import SMOLLM2, Process, complaint, run, wait_until
+from paceline import SMOLLM2, Process, Serve, complaint, free_port, run, wait_until
 
 START = ("serve", SMOLLM2, "--listen", "127.0.0.1:0", "--threads", 1)
 
@@ -80,3 +85,45 @@ def test_files_that_are_no_good_are_named(tmp_path, authority, files):
         (("--cors", "chat.example"), 2, "is no origin"),
     ]:
         assert said in complaint(run(*START, *more), code)
+
+
+def hung_up_on(port, first=b"", tls=None):
+    """Connects to a stage, says something, and returns once the stage has hung up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stream:
+        # It may hang up with an alert, or before it has read everything.
+        with contextlib.suppress(ssl.SSLError, ConnectionError), tls.wrap_socket(stream) if tls else stream as carrier:
+            carrier.sendall(first)
+            while carrier.recv(4096):
+                pass
+
+
+def test_whoever_a_stage_refuses_again_and_again_is_logged_once_and_its_front_is_served(tmp_path):
+    (tmp_path / "others").mkdir()
+    cluster, others, port = Cluster(tmp_path), Cluster(tmp_path / "others"), free_port()
+    second, stranger = cluster.enroll("second"), others.enroll("stranger", "observer")
+    nameless = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nameless.check_hostname = False
+    nameless.verify_mode = ssl.CERT_NONE
+    nameless.set_alpn_protocols(["paceline-control/1"])
+    look = lambda member: complaint(run("cluster", "look", f"127.0.0.1:{port}", "--dir", member.parent), 1)
+    with stage(second, port, "--models", SMOLLM2.parent) as process:
+        for _ in range(5):
+            hung_up_on(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            hung_up_on(port, tls=nameless)
+            look(stranger)
+            # A stage has no business to look at others.
+            look(second)
+        more = ("--stage", f"127.0.0.1:{port}", "--cluster", cluster.front, "--threads", 1)
+        with Serve(SMOLLM2, "--front-only", *more) as serve:
+            serve.wait_ready()
+            assert serve.text("The capital of France is", 1) == " Paris"
+        for reason in (
+            "does not speak this protocol",
+            "showed no membership",
+            "belongs to another cluster",
+            "a membership as stage is not for one who wants to observe",
+        ):
+            process.wait_line(rf"connection refused.*{reason}", 10)
+            said = [line for line in process.lines if reason in line]
+            assert len(said) == 1 and re.search(r"WARN.*127\.0\.0\.1:\d+", said[0]), said
+        assert sum("connection refused" in line for line in process.lines) == 4, process.lines

@@ -153,7 +153,6 @@ pub async fn observe(
 
 /// Refuses the link and closes it.
 pub(crate) fn refuse(link: &LinkSender, reason: RefuseReason) {
-    tracing::warn!(peer = %link.peer().address, "link refused: {reason}");
     let text = reason.to_string();
     // A link that is gone already needs no answer.
     let _ = send(link, &HelloReply::Refuse(reason));

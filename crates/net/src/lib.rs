@@ -1,8 +1,8 @@
 //! The links between a front and its stages: who may speak, how frames travel, and how a dead peer is noticed.
 //!
 //! Owns: node keys, cluster memberships and how machines get them, TLS 1.3 over TCP with both sides proven, which role may
-//! ask for what, the in-memory carrier, framing with priorities, heartbeats, orderly close, and shaping for tests of slow
-//! networks.
+//! ask for what, the in-memory carrier, framing with priorities, heartbeats, orderly close, a memory of what was logged of
+//! those who are refused, and shaping for tests of slow networks.
 //! Does not know: what a frame means, which sequence is decoding, or who should be connected to whom.
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,11 @@ mod endpoint;
 mod identity;
 mod invite;
 mod link;
+#[cfg(test)]
+mod logged;
+mod port;
 mod purpose;
+mod said;
 mod shape;
 mod tls;
 
@@ -28,5 +32,6 @@ pub use link::{
     SegmentError, SendError, memory_pair,
 };
 pub use purpose::Purpose;
+pub use said::Said;
 pub use shape::{Shape, ShapeError, duration};
 pub use tls::HandshakeError;

@@ -71,6 +71,17 @@ pub enum HandshakeError {
     },
 }
 
+impl HandshakeError {
+    /// The same without words that depend on what the other side sent.
+    pub(crate) fn kind(&self) -> Self {
+        match self {
+            Self::NotPaceline { .. } => Self::NotPaceline { reason: String::new() },
+            Self::Failed { .. } => Self::Failed { reason: String::new() },
+            other => other.clone(),
+        }
+    }
+}
+
 impl From<io::Error> for HandshakeError {
     fn from(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {

@@ -11,16 +11,17 @@ use stage::Engine;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::dial::{Links, read_control};
+use super::dial::{Links, read_commands};
 use super::filed::Filed;
 use super::lease::Lease;
 use super::leaving::Leaving;
-use super::place::Place;
+use super::place::{Place, Standby};
 use super::reception::receive;
+use super::refusals::Refusals;
 use super::seat::{EngineSeat, misfit, stage_config};
 use super::sink::LinkSink;
 use super::{Event, Greeted, NodeConfig};
-use crate::greeting::{self, accept, refuse, show};
+use crate::greeting::{self, accept, show};
 use crate::source::LoadError;
 use crate::task::Task;
 
@@ -31,13 +32,6 @@ struct Control {
     peer: PeerIndex,
     sender: LinkSender,
     _reader: Task,
-}
-
-/// A wish to stand by.
-struct Standby {
-    holding: Holding,
-    /// Whether the front has heard that it is fulfilled.
-    told: bool,
 }
 
 pub(super) struct Actor {
@@ -54,6 +48,7 @@ pub(super) struct Actor {
     leaving: Leaving,
     /// For whom the node is kept. A resting engine is freed when it is kept for nobody.
     lease: Lease,
+    refusals: Arc<Refusals>,
 }
 
 impl Actor {
@@ -69,6 +64,7 @@ impl Actor {
             engine: EngineSeat::Empty,
             parked: None,
             leaving: Leaving::default(),
+            refusals: Arc::default(),
         }
     }
 
@@ -102,7 +98,9 @@ impl Actor {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Leave(waits) => self.ask_to_leave(waits),
-            Event::Attached(link) => drop(tokio::spawn(receive(link, self.events.clone()))),
+            Event::Attached(link) => {
+                drop(tokio::spawn(receive(link, self.events.clone(), Arc::clone(&self.refusals))));
+            }
             Event::Greeted(greeted) => self.greeted(*greeted),
             Event::Command { link, message } => self.command(link, *message),
             Event::ControlLost { link, reason } => self.control_lost(link, &reason),
@@ -187,24 +185,24 @@ impl Actor {
             LinkRole::Observe { notice } if notice.is_empty() => show(&greeted.sender, self.sight()),
             LinkRole::Observe { notice } => match self.config.identity.heed(notice) {
                 Ok(_) => show(&greeted.sender, self.sight()),
-                Err(NoticeError::LeftOut) => refuse(&greeted.sender, RefuseReason::LeftOut),
-                Err(_) => refuse(&greeted.sender, RefuseReason::NotHeeded),
+                Err(NoticeError::LeftOut) => self.refusals.refuse(&greeted.sender, RefuseReason::LeftOut),
+                Err(_) => self.refusals.refuse(&greeted.sender, RefuseReason::NotHeeded),
             },
         }
     }
 
     /// A front, or a neighbour that relays, wants this stage.
     fn take_control(&mut self, peer: PeerIndex, front: NodeId, greeted: Greeted) {
-        let Greeted { sender, mut receiver, .. } = greeted;
+        let Greeted { sender, receiver, .. } = greeted;
         if self.config.identity.has_let_go(front) {
-            return refuse(&sender, RefuseReason::LetGo);
+            return self.refusals.refuse(&sender, RefuseReason::LetGo);
         }
         if self.leaving.is_asked() {
-            return refuse(&sender, RefuseReason::Ending);
+            return self.refusals.refuse(&sender, RefuseReason::Ending);
         }
         let itself = sender.peer().purpose == Purpose::Control;
         if let Err(tenant) = self.lease.take(front, itself, Instant::now()) {
-            return refuse(&sender, RefuseReason::Kept { tenant });
+            return self.refusals.refuse(&sender, RefuseReason::Kept { tenant });
         }
         if let Some(control) = self.control.take() {
             control.sender.close("the front reaches the stage itself now");
@@ -214,19 +212,8 @@ impl Actor {
             return self.lease.unlinked(Instant::now());
         }
         self.links += 1;
-        let (number, events) = (self.links, self.events.clone());
-        let reader = Task::spawn(async move {
-            loop {
-                let event = match read_control::<ToStage>(&mut receiver).await {
-                    Ok(message) => Event::Command { link: number, message: Box::new(message) },
-                    Err(reason) => Event::ControlLost { link: number, reason },
-                };
-                let over = matches!(event, Event::ControlLost { .. });
-                if events.send(event).await.is_err() || over {
-                    return;
-                }
-            }
-        });
+        let number = self.links;
+        let reader = read_commands(number, receiver, self.events.clone());
         self.control = Some(Control { number, peer, sender, _reader: reader });
         self.tell(StageState::Idle { node: self.config.identity.node(), pid: std::process::id() });
         self.tell_documents();
@@ -427,11 +414,12 @@ impl Actor {
         if let Some(place) = &self.place
             && let Err(reason) = place.admit(peer(&greeted), &hello)
         {
-            return refuse(&greeted.sender, reason);
+            return self.refusals.refuse(&greeted.sender, reason);
         }
         match &mut self.parked {
             Some((_, waiting)) if waiting.generation > hello.generation => {
-                refuse(&greeted.sender, RefuseReason::NotAssigned { generation: hello.generation });
+                self.refusals
+                    .refuse(&greeted.sender, RefuseReason::NotAssigned { generation: hello.generation });
             }
             parked => {
                 if let Some((old, _)) = parked.replace((greeted, hello)) {
@@ -453,7 +441,7 @@ impl Actor {
         let admitted =
             place.admit(peer(&greeted), &hello).and_then(|()| Place::admit_width(engine.shape(), &hello));
         if let Err(reason) = admitted {
-            return refuse(&greeted.sender, reason);
+            return self.refusals.refuse(&greeted.sender, reason);
         }
         if accept(&greeted.sender, &self.config.build).is_err() {
             return;

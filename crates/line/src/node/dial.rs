@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::{LinkReceiver, LinkSender, Purpose};
-use protocol::{Downstream, Generation, LinkRole, RefuseReason, RowsHello, ToFront, Wire};
+use protocol::{Downstream, Generation, LinkRole, RefuseReason, RowsHello, ToFront, ToStage, Wire};
 use stage::Handle;
 use tokio::sync::mpsc;
 
@@ -121,6 +121,22 @@ impl Links {
 pub(crate) async fn read_control<M: Wire>(receiver: &mut LinkReceiver) -> Result<M, String> {
     let received = receiver.recv().await.map_err(|error| error.to_string())?;
     M::decode(&received.bytes).map_err(|error| format!("not a control message: {error}"))
+}
+
+/// Tells the node what its front says on the control link of that number, and that the link has ended.
+pub(super) fn read_commands(link: u64, mut receiver: LinkReceiver, events: mpsc::Sender<Event>) -> Task {
+    Task::spawn(async move {
+        loop {
+            let event = match read_control::<ToStage>(&mut receiver).await {
+                Ok(message) => Event::Command { link, message: Box::new(message) },
+                Err(reason) => Event::ControlLost { link, reason },
+            };
+            let over = matches!(event, Event::ControlLost { .. });
+            if events.send(event).await.is_err() || over {
+                return;
+            }
+        }
+    })
 }
 
 /// Whether dialling again in this generation is pointless.

@@ -11,6 +11,7 @@ mod lease;
 mod leaving;
 mod place;
 mod reception;
+mod refusals;
 mod seat;
 mod sink;
 

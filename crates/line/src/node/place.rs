@@ -1,7 +1,7 @@
-//! The place that a node has in a line, and whose rows it lets in there.
+//! The place that a node has in a line, or beside it, and whose rows it lets in there.
 
 use net::LinkSender;
-use protocol::{Assign, Generation, NodeId, RefuseReason, RowsHello, StageIndex};
+use protocol::{Assign, Generation, Holding, NodeId, RefuseReason, RowsHello, StageIndex};
 
 use crate::task::Task;
 
@@ -21,6 +21,13 @@ pub(super) struct Place {
     pub(super) upstream: Option<LinkSender>,
     /// Reads work.
     pub(super) upstream_task: Option<Task>,
+}
+
+/// A wish to stand by.
+pub(super) struct Standby {
+    pub(super) holding: Holding,
+    /// Whether the front has heard that it is fulfilled.
+    pub(super) told: bool,
 }
 
 impl Place {

@@ -1,25 +1,27 @@
 //! Whoever connects is heard out here, so that nobody who says nothing holds up the node.
 
+use std::sync::Arc;
+
 use net::{Link, PeerInfo, Purpose};
 use protocol::{LinkRole, RefuseReason};
 use tokio::sync::mpsc;
 
+use super::refusals::Refusals;
 use super::{Event, Greeted};
-use crate::greeting::{self, GreetError, refuse};
+use crate::greeting::{self, GreetError};
 
 /// Hears what a new link is for, and passes it on to the node if that fits its handshake.
-pub(super) async fn receive(link: Link, events: mpsc::Sender<Event>) {
+pub(super) async fn receive(link: Link, events: mpsc::Sender<Event>, refusals: Arc<Refusals>) {
     let (sender, mut receiver) = link.split();
     match greeting::hear(&mut receiver).await {
-        Ok(hello) if !fits(sender.peer(), &hello.role) => refuse(&sender, RefuseReason::OtherPurpose),
+        Ok(hello) if !fits(sender.peer(), &hello.role) => {
+            refusals.refuse(&sender, RefuseReason::OtherPurpose);
+        }
         Ok(hello) => {
             let _ = events.send(Event::Greeted(Box::new(Greeted { hello, sender, receiver }))).await;
         }
-        Err(GreetError::Refused(reason)) => refuse(&sender, reason),
-        Err(error) => {
-            tracing::warn!(peer = %sender.peer().address, "link closed: {error}");
-            sender.close(&error.to_string());
-        }
+        Err(GreetError::Refused(reason)) => refusals.refuse(&sender, reason),
+        Err(error) => refusals.close(&sender, &error),
     }
 }
 

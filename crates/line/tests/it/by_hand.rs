@@ -9,7 +9,7 @@ use protocol::{
     PROTOCOL_VERSION, PeerIndex, Report, RowDtype, RowsHello, StageIndex, StageState, ToFront, ToStage, Wire,
 };
 use tracing::field::{Field, Visit};
-use tracing::span;
+use tracing::{Level, span};
 
 use crate::support::{CONTEXT, PATIENCE, SLOTS, TestStage, model};
 
@@ -132,11 +132,18 @@ pub(crate) async fn assign(stage: &TestStage, front: &Identity, assign: Assign) 
 
 /// What this thread logs.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<String>>);
+pub(crate) struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Log {
+    /// Whether it said this, at any level.
     pub(crate) fn contains(&self, text: &str) -> bool {
-        self.0.lock().unwrap().contains(text)
+        self.0.lock().unwrap().iter().any(|(_, line)| line.contains(text))
+    }
+
+    /// The lines that are seen at the usual level.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        lines.iter().filter(|(level, _)| *level <= Level::WARN).map(|(_, line)| line.clone()).collect()
     }
 }
 
@@ -154,7 +161,9 @@ impl tracing::Subscriber for Log {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut Line(&mut self.0.lock().unwrap()));
+        let mut line = String::new();
+        event.record(&mut Line(&mut line));
+        self.0.lock().unwrap().push((*event.metadata().level(), line));
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -166,6 +175,6 @@ struct Line<'a>(&'a mut String);
 
 impl Visit for Line<'_> {
     fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
-        self.0.push_str(&format!("{value:?}\n"));
+        self.0.push_str(&format!("{value:?} "));
     }
 }

@@ -34,15 +34,32 @@ impl Cluster {
     }
 }
 
-/// Says `hello` and expects the refusal in the answer, in the close of the link, and in the stage's log.
+/// Says `hello` and expects the refusal in the answer, in the close of the link, and in the stage's log, with the address.
 async fn refused(stage: &TestStage, by: &Identity, hello: Hello, expected: RefuseReason) {
+    let said = refused_with(stage, by, hello, &expected).await;
+    let [line] = &said[..] else { panic!("{said:?}") };
+    assert!(line.contains(&format!("link refused: {expected}")) && line.contains("127.0.0.1:"), "{line}");
+}
+
+/// The same, of somebody whose refusal is known already; so that nothing is logged.
+async fn refused_again(stage: &TestStage, by: &Identity, hello: Hello, expected: RefuseReason) {
+    assert_eq!(refused_with(stage, by, hello, &expected).await, Vec::<String>::new());
+}
+
+/// What the stage logs at the usual level about a refusal that its peer hears of twice.
+async fn refused_with(
+    stage: &TestStage,
+    by: &Identity,
+    hello: Hello,
+    expected: &RefuseReason,
+) -> Vec<String> {
     let log = Log::default();
     let _logged = tracing::subscriber::set_default(log.clone());
     let mut link = say(stage, by, &hello).await;
     assert_eq!(link.reply, HelloReply::Refuse(expected.clone()));
     let end = tokio::time::timeout(PATIENCE, link.receiver.recv()).await.expect("the link ends");
     assert_eq!(end, Err(LinkError::Closed { reason: expected.to_string() }));
-    assert!(log.contains(&format!("link refused: {expected}")));
+    log.warnings()
 }
 
 fn differs(field: &str, ours: impl ToString, theirs: impl ToString) -> RefuseReason {
@@ -70,7 +87,36 @@ async fn a_stage_serves_one_front_and_not_the_same_one_twice() {
     refused(&stage, other, control(0, other), kept()).await;
     refused(&stage, front, control(0, front), kept()).await;
     refused(&stage, &cluster.stages[0], control(0, front), kept()).await;
-    refused(&stage, &cluster.stages[0], control(0, other), kept()).await;
+    refused_again(&stage, &cluster.stages[0], control(0, other), kept()).await;
+}
+
+#[tokio::test]
+async fn who_keeps_trying_is_logged_once_for_each_kind_of_reason() {
+    let cluster = Cluster::new();
+    let [front, other] = &cluster.fronts;
+    let [before, tail, _] = &cluster.stages;
+    let stage = TestStage::start(tail.clone(), CallTime::default()).await;
+    let _control = assign(&stage, front, tail_of_two(before.node())).await;
+    let kept = || RefuseReason::Kept { tenant: Tenant { front: front.node(), left_ms: None } };
+    let version = |theirs| Hello { version: theirs, ..control(0, other) };
+    let early = |generation| hello(LinkRole::Rows(RowsHello { generation, ..rows(WIDTH as u32) }));
+    let other_version = |theirs| RefuseReason::Version { ours: PROTOCOL_VERSION, theirs };
+    for n in 0..5 {
+        // Numbers that the peer chooses make no other kind.
+        let (theirs, generation) = (PROTOCOL_VERSION + 1 + n, Generation(n.into()));
+        let cases = [
+            (other, control(0, other), kept()),
+            (other, version(theirs), other_version(theirs)),
+            (before, early(generation), RefuseReason::NotAssigned { generation }),
+        ];
+        for (by, hello, reason) in cases {
+            if n == 0 {
+                refused(&stage, by, hello, reason).await;
+            } else {
+                refused_again(&stage, by, hello, reason).await;
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -194,7 +240,7 @@ async fn rows_that_differ_in_anything_from_the_assignment_are_refused() {
 async fn a_peer_that_says_something_else_is_told_so() {
     let cluster = Cluster::new();
     let stage = TestStage::start(cluster.stages[1].clone(), CallTime::default()).await;
-    for first in [true, false] {
+    for (first, is_new) in [(true, true), (false, true), (true, false)] {
         let log = Log::default();
         let _logged = tracing::subscriber::set_default(log.clone());
         let link =
@@ -216,5 +262,6 @@ async fn a_peer_that_says_something_else_is_told_so() {
         let said = if first { "unexpected greeting" } else { "not a control message" };
         assert!(matches!(&end, LinkError::Closed { reason } if reason.contains(said)), "{end:?}");
         assert!(log.contains(said));
+        assert_eq!(log.warnings().iter().any(|line| line.contains(said)), is_new && first);
     }
 }

@@ -1,19 +1,13 @@
-//! Who is there already, and what was said of those who were turned away.
+//! Who is there already.
 //!
-//! Owns: how many links each member has, and that a machine which is refused again and again is logged once. Does not
-//! judge anybody.
+//! Owns: how many links each member has. Does not judge anybody.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::NodeId;
 
-use super::AcceptError;
 use crate::link::WeakLink;
-
-/// Refusals that are remembered. One that was forgotten is logged again.
-const MAX_SAID: usize = 64;
 
 /// The links of each member.
 #[derive(Debug, Default)]
@@ -69,27 +63,9 @@ impl Drop for Coming {
     }
 }
 
-/// What was logged of those who were refused.
-#[derive(Debug, Default)]
-pub(super) struct Said(Mutex<VecDeque<(IpAddr, AcceptError)>>);
-
-impl Said {
-    /// Whether this was not said of this machine before; from now on it was.
-    pub(super) fn is_new(&self, address: IpAddr, error: &AcceptError) -> bool {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.iter().any(|(of, what)| *of == address && what == error) {
-            return false;
-        }
-        said.truncate(MAX_SAID - 1);
-        said.push_front((address, error.clone()));
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HandshakeError;
 
     const LIMIT: usize = 3;
 
@@ -106,19 +82,5 @@ mod tests {
         assert!(again.is_some() && guests.let_in(one, LIMIT).is_none());
         drop((coming, again));
         assert!(guests.lock().coming.is_empty());
-    }
-
-    #[test]
-    fn what_was_said_of_a_machine_is_not_said_again_until_it_is_forgotten() {
-        let said = Said::default();
-        let machine = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
-        let [old, other] = [HandshakeError::OldRoot, HandshakeError::OtherCluster].map(AcceptError::from);
-        assert!(said.is_new(machine(0), &old) && said.is_new(machine(0), &other));
-        assert!(!said.is_new(machine(0), &old) && said.is_new(machine(1), &old));
-        for n in 2..2 + MAX_SAID {
-            assert!(said.is_new(machine(n), &old));
-        }
-        assert_eq!(said.0.lock().unwrap().len(), MAX_SAID);
-        assert!(said.is_new(machine(0), &old));
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -12,24 +12,23 @@ use std::{
 };
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::mpsc,
     task::{AbortHandle, JoinHandle, JoinSet},
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::guests::{Guests, Said};
+use super::guests::Guests;
 use super::{Chain, ListenerOptions, PeerError, judge, socket, turn_away, welcome};
 use crate::{
-    Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role,
+    Identity, IdentityError, Link, Membership, PeerInfo, Purpose, Role, Said,
+    port::Port,
     tls::{self, HandshakeError},
 };
 
 /// Links that are ready and wait for [`Listener::accept`]; further handshakes wait with them.
 const MAX_READY: usize = 16;
-/// Pause after the system refused a connection for want of something (file descriptors, memory).
-const AFTER_REFUSAL: Duration = Duration::from_millis(50);
 
 /// Why a port is not open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +70,16 @@ pub enum AcceptError {
     /// Newer connections took its place.
     #[error("too many handshakes were under way, and this was the oldest")]
     Crowded,
+}
+
+impl AcceptError {
+    /// The same without words that depend on what the other side sent.
+    fn kind(&self) -> Self {
+        match self {
+            Self::Handshake(error) => error.kind().into(),
+            other => other.clone(),
+        }
+    }
 }
 
 /// Counters of a port, since it was opened.
@@ -116,7 +125,7 @@ impl Listener {
         };
         // For every connection it is made anew, as things stand then.
         tls::server_config(identity)?;
-        let port = TcpListener::bind(address).await.map_err(failed)?;
+        let port = Port::open(address).await.map_err(failed)?;
         let local = port.local_addr().map_err(failed)?;
         let (tx, ready) = mpsc::channel(MAX_READY);
         let counters = Arc::new(Counters::default());
@@ -133,8 +142,8 @@ impl Listener {
         self.address
     }
 
-    /// The next link to a member that is let in. Connections that are refused are counted and logged, and the other
-    /// side is told where it can understand it. Cancel safe.
+    /// The next link to a member that is let in. Connections that are refused are counted and logged, once for each
+    /// address and kind of reason; the other side is told where it can understand it. Cancel safe.
     ///
     /// # Errors
     /// If the port is closed for good.
@@ -164,13 +173,13 @@ impl Drop for Listener {
 struct Door {
     keeper: Arc<Keeper>,
     guests: Arc<Guests>,
-    said: Arc<Said>,
+    said: Arc<Said<(IpAddr, AcceptError)>>,
     ready: mpsc::Sender<Link>,
     counters: Arc<Counters>,
 }
 
 impl Door {
-    async fn run(self, port: TcpListener) {
+    async fn run(self, mut port: Port) {
         let mut tasks = JoinSet::new();
         let mut pending: BTreeMap<u64, (SocketAddr, AbortHandle)> = BTreeMap::new();
         let mut number = 0;
@@ -182,24 +191,16 @@ impl Door {
                         pending.remove(&number);
                     }
                 }
-                taken = port.accept() => match taken {
-                    Ok((stream, address)) => {
-                        if pending.len() >= self.keeper.options.max_pending.max(1)
-                            && let Some((_, (oldest, task))) = pending.pop_first()
-                        {
-                            task.abort();
-                            self.refused(oldest, &AcceptError::Crowded);
-                        }
-                        number += 1;
-                        pending.insert(number, (address, tasks.spawn(self.handshake(number, stream, address))));
+                (stream, address) = port.accept() => {
+                    if pending.len() >= self.keeper.options.max_pending.max(1)
+                        && let Some((_, (oldest, task))) = pending.pop_first()
+                    {
+                        task.abort();
+                        self.refused(oldest, &AcceptError::Crowded);
                     }
-                    // The other side was gone before its turn came.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection could not be taken");
-                        sleep(AFTER_REFUSAL).await;
-                    }
-                },
+                    number += 1;
+                    pending.insert(number, (address, tasks.spawn(self.handshake(number, stream, address))));
+                }
             }
             self.counters.pending.store(pending.len(), Relaxed);
         }
@@ -246,18 +247,11 @@ impl Door {
 
     fn refused(&self, address: SocketAddr, error: &AcceptError) {
         self.counters.refused.fetch_add(1, Relaxed);
-        match error {
-            // A machine that was set up wrongly: a person will look for the reason on this side, too.
-            AcceptError::Peer(_)
-            | AcceptError::Handshake(
-                HandshakeError::OtherCluster
-                | HandshakeError::Expired
-                | HandshakeError::OldRoot
-                | HandshakeError::Refused { .. },
-            ) if self.said.is_new(address.ip(), error) => {
-                tracing::info!(%address, %error, "connection refused");
-            }
-            _ => tracing::debug!(%address, %error, "connection refused"),
+        // A machine that was set up wrongly, or a stranger: a person will look for the reason on this side, too.
+        if self.said.is_new((address.ip(), error.kind())) {
+            tracing::warn!(%address, %error, "connection refused");
+        } else {
+            tracing::debug!(%address, %error, "connection refused");
         }
     }
 }

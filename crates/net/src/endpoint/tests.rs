@@ -23,6 +23,7 @@ use crate::{
     tls,
 };
 
+mod refusals;
 mod rotation;
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {

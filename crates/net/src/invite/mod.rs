@@ -18,21 +18,23 @@ mod tests;
 mod ticket;
 
 use std::io;
+use std::mem::{Discriminant, discriminant};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::identity::enroll_request;
+use crate::port::Port;
 use crate::tls::{self, HandshakeError};
-use crate::{ClusterRoot, Identity, IdentityError, NodeKey, Role};
+use crate::{ClusterRoot, Identity, IdentityError, NodeKey, Role, Said};
 
 use ticket::Secret;
 pub use ticket::{Ticket, TicketError};
@@ -141,7 +143,7 @@ pub struct Joined {
 
 /// A port that waits for one machine; it is taken back by dropping it.
 pub struct Invitation {
-    port: TcpListener,
+    port: Port,
     address: SocketAddr,
     acceptor: TlsAcceptor,
     root: Arc<ClusterRoot>,
@@ -168,7 +170,7 @@ impl Invitation {
         // It lives in memory only, and for the root to be recognised.
         let own = root.issue(Role::Front, None)?;
         let acceptor = TlsAcceptor::from(tls::invitation_config(&own)?);
-        let port = TcpListener::bind(listen).await.map_err(failed)?;
+        let port = Port::open(listen).await.map_err(failed)?;
         let address = port.local_addr().map_err(failed)?;
         let until = Instant::now() + offer.valid;
         let (root, used, secret) = (Arc::new(root), Arc::default(), Secret::draw()?);
@@ -191,8 +193,8 @@ impl Invitation {
     ///
     /// # Errors
     /// If nobody came in time, or somebody guesses.
-    pub async fn wait(self) -> Result<Joined, InviteError> {
-        let (mut exchanges, mut wrong) = (JoinSet::new(), 0);
+    pub async fn wait(mut self) -> Result<Joined, InviteError> {
+        let (mut exchanges, mut wrong, said) = (JoinSet::new(), 0, Said::default());
         loop {
             tokio::select! {
                 () = sleep_until(self.until) => return Err(InviteError::Expired),
@@ -202,7 +204,11 @@ impl Invitation {
                         if matches!(refusal, Refusal::TakenBack) {
                             return Err(InviteError::TakenBack);
                         }
-                        tracing::warn!(%address, "nobody joined: {refusal}");
+                        if said.is_new((address.ip(), refusal.kind())) {
+                            tracing::warn!(%address, "nobody joined: {refusal}");
+                        } else {
+                            tracing::debug!(%address, "nobody joined: {refusal}");
+                        }
                         wrong += u32::from(matches!(refusal, Refusal::Wrong));
                         if wrong >= MAX_WRONG {
                             return Err(InviteError::Guessed);
@@ -210,8 +216,7 @@ impl Invitation {
                     }
                     Err(_) => {}
                 },
-                taken = self.port.accept(), if exchanges.len() < MAX_PENDING => {
-                    let Ok((stream, address)) = taken else { continue };
+                (stream, address) = self.port.accept(), if exchanges.len() < MAX_PENDING => {
                     let (acceptor, root) = (self.acceptor.clone(), Arc::clone(&self.root));
                     let (secret, used, offer) = (self.secret.clone(), Arc::clone(&self.used), self.offer);
                     exchanges.spawn(async move {
@@ -228,7 +233,7 @@ impl Invitation {
                         });
                         // Once signed it has joined, whether or not the answer arrives.
                         let told = timeout(EXCHANGE_WITHIN, answer(carrier, &signed)).await;
-                        if !matches!(told, Ok(Ok(()))) {
+                        if signed.is_ok() && !matches!(told, Ok(Ok(()))) {
                             tracing::warn!(%address, "the answer did not arrive");
                         }
                         (address, signed)
@@ -254,6 +259,14 @@ enum Refusal {
     Handshake(#[from] HandshakeError),
     #[error("the connection broke off: {0}")]
     Broken(#[from] io::Error),
+}
+
+impl Refusal {
+    /// What it has in common with others, whatever the other side sent.
+    fn kind(&self) -> (Discriminant<Self>, Option<HandshakeError>) {
+        let handshake = if let Self::Handshake(error) = self { Some(error.kind()) } else { None };
+        (discriminant(self), handshake)
+    }
 }
 
 /// What a machine shows: a secret and its request.

@@ -5,6 +5,7 @@ use proptest::sample::Index;
 use protocol::NodeId;
 
 use super::*;
+use crate::logged::Log;
 use crate::{Membership, Succession};
 
 fn offer(valid: Duration) -> Offer {
@@ -106,6 +107,25 @@ async fn garbage_and_members_of_the_line_do_not_disturb_an_invitation() {
     join(&ticket, NodeKey::generate().unwrap()).await.unwrap();
     waiting.await.unwrap().unwrap();
     drop((garbage, silent));
+}
+
+#[tokio::test]
+async fn whoever_an_invitation_refuses_again_and_again_is_named_once_for_each_kind_of_reason() {
+    let (log, _logged) = Log::start();
+    let (invitation, ticket, _) = invite(LONG).await;
+    let waiting = tokio::spawn(invitation.wait());
+    let wrong = Ticket { secret: Secret([7; 32]), ..ticket.clone() };
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(&ticket.address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.ok();
+        join(&wrong, NodeKey::generate().unwrap()).await.unwrap_err();
+        // Comes and goes, as a scan of ports does.
+        drop(TcpStream::connect(&ticket.address).await.unwrap());
+    }
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    log.assert_once(&["does not speak this protocol", "the ticket is wrong", "hung up"]);
 }
 
 #[test]
