@@ -35,27 +35,13 @@ def value_of(kind, value):
     return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
 
 
-def metadata(chat, marks, words, is_hybrid):
-    """Name, kind and value of each; of a list, the kind of what is in it."""
-    arch = "lfm2" if is_hybrid else "llama"
+def of_tokens(marks=(), words=()):
+    """The vocabulary."""
     special = ["<s>", "</s>", "<unk>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", *marks]
     tokens = [*letters(), *special, *("".join(letters()[byte] for byte in word.encode()) for word in words)]
     # Ordinary ones, then two that steer, one that stands for what is unknown, others that steer, and ordinary ones.
     kinds = [1] * 256 + [3, 3, 2, 3, 3, 3] + [3] * len(marks) + [1] * len(words)
-    own = {
-        "context_length": (UINT32, 512),
-        "embedding_length": (UINT32, WIDTH),
-        "block_count": (UINT32, LAYERS),
-        "feed_forward_length": (UINT32, FEED),
-        "attention.head_count": (UINT32, HEADS),
-        "attention.head_count_kv": (UINT32, HEADS),
-        "attention.layer_norm_rms_epsilon": (FLOAT32, 1e-6),
-        "rope.dimension_count": (UINT32, WIDTH // HEADS),
-    }
-    if is_hybrid:
-        own["attention.head_count_kv"] = (UINT32, [0 if is_recurrent(at) else HEADS for at in range(LAYERS)])
-        own["shortconv.l_cache"] = (UINT32, CONVOLVED)
-    of_tokens = {
+    fields = {
         "model": (STRING, "gpt2"),
         "pre": (STRING, "gpt-2"),
         "tokens": (STRING, tokens),
@@ -69,10 +55,29 @@ def metadata(chat, marks, words, is_hybrid):
         "fim_suf_token_id": (UINT32, BEHIND),
         "fim_mid_token_id": (UINT32, GAP),
     }
+    return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+
+
+def metadata(chat, marks, words, is_hybrid):
+    """Name, kind and value of each; of a list, the kind of what is in it."""
+    arch = "lfm2" if is_hybrid else "llama"
+    own = {
+        "context_length": (UINT32, 512),
+        "embedding_length": (UINT32, WIDTH),
+        "block_count": (UINT32, LAYERS),
+        "feed_forward_length": (UINT32, FEED),
+        "attention.head_count": (UINT32, HEADS),
+        "attention.head_count_kv": (UINT32, HEADS),
+        "attention.layer_norm_rms_epsilon": (FLOAT32, 1e-6),
+        "rope.dimension_count": (UINT32, WIDTH // HEADS),
+    }
+    if is_hybrid:
+        own["attention.head_count_kv"] = (UINT32, [0 if is_recurrent(at) else HEADS for at in range(LAYERS)])
+        own["shortconv.l_cache"] = (UINT32, CONVOLVED)
     return {
         "general.architecture": (STRING, arch),
         **{f"{arch}.{name}": value for name, value in own.items()},
-        **{f"tokenizer.ggml.{name}": value for name, value in of_tokens.items()},
+        **of_tokens(marks, words),
         "tokenizer.chat_template": (STRING, chat),
     }
 
@@ -120,9 +125,20 @@ def write(path, chat=CHAT, marks=(), words=(), is_hybrid=False):
     """Writes the model, always the same one but for its chat template and for what it has tokens for besides: marks, which
     steer, then words, which it can say and does not read. A hybrid one has recurrent layers, too: short convolutions."""
     pick = random.Random(1)
-    head, data = bytearray(), bytearray()
     n_tokens = GAP + 1 + len(marks) + len(words)
-    fields, shapes = metadata(chat, marks, words, is_hybrid), tensors(n_tokens, is_hybrid)
+
+    def numbers(name, dims):
+        if len(dims) == 1:
+            return [1.0] * dims[0]
+        deviation = 1 if name.startswith("token_embd") else 2 / dims[0] ** 0.5
+        return [pick.gauss(0, deviation) for _ in range(dims[0] * dims[1])]
+
+    return write_file(path, metadata(chat, marks, words, is_hybrid), tensors(n_tokens, is_hybrid), numbers)
+
+
+def write_file(path, fields, shapes, numbers):
+    """Writes a file with these fields (kind and value by name) and tensors (dimensions by name), whose values `numbers` says."""
+    head, data = bytearray(), bytearray()
     for name, (kind, value) in fields.items():
         head += text(name)
         if isinstance(value, list):
@@ -131,12 +147,7 @@ def write(path, chat=CHAT, marks=(), words=(), is_hybrid=False):
             head += struct.pack("<I", kind) + value_of(kind, value)
     for name, dims in shapes.items():
         head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, len(data))
-        if len(dims) == 1:
-            numbers = [1.0] * dims[0]
-        else:
-            deviation = 1 if name.startswith("token_embd") else 2 / dims[0] ** 0.5
-            numbers = [pick.gauss(0, deviation) for _ in range(dims[0] * dims[1])]
-        data += padded(array.array("f", numbers).tobytes())
+        data += padded(array.array("f", numbers(name, dims)).tobytes())
     start = MAGIC + struct.pack("<IQQ", VERSION, len(shapes), len(fields))
     path.write_bytes(padded(start + head) + data)
     return path

@@ -10,7 +10,7 @@ use std::time::Duration;
 use net::{Heartbeat, Shape, Ticket};
 use protocol::{KvType, RowDtype};
 use server::Cors;
-use spec::{MAX_DEPTH, MAX_WIDTH, Reach, Sources, Speculate};
+use spec::{MAX_DEPTH, MAX_DRAFT, MAX_WIDTH, Reach, Sources, Speculate};
 
 use crate::flags::{ServeFlags, SplitFlags, StageFlags, VerifyFlags};
 pub use crate::otlp::Asked;
@@ -337,7 +337,11 @@ fn kv_type(given: Option<&str>) -> anyhow::Result<KvType> {
 }
 
 /// Who guesses ahead, and what is not left to the controller.
-fn speculate(sources: Option<&str>, width: Option<u32>, depth: Option<u32>) -> anyhow::Result<Speculate> {
+fn speculate(
+    sources: Option<&str>,
+    (width, depth): (Option<u32>, Option<u32>),
+    draft_len: Option<u8>,
+) -> anyhow::Result<Speculate> {
     let sources = match sources.unwrap_or("off").parse::<Sources>() {
         Ok(sources) => sources,
         Err(error) => return usage(format!("--speculate: {error}")),
@@ -351,7 +355,14 @@ fn speculate(sources: Option<&str>, width: Option<u32>, depth: Option<u32>) -> a
             _ => {}
         }
     }
-    Ok(Speculate { sources, reach: Reach { width, depth, ..Reach::default() } })
+    let speculate = Speculate { sources, reach: Reach { width, depth, ..Reach::default() }, draft_len };
+    match draft_len {
+        Some(n) if n == 0 || n > MAX_DRAFT => usage(format!("--draft-len must be 1 to {MAX_DRAFT}, not {n}")),
+        Some(_) if !speculate.drafts_itself() => {
+            usage("--draft-len says how far the model drafts for itself: add --speculate mtp")
+        }
+        _ => Ok(speculate),
+    }
 }
 
 fn exact(exact: Option<bool>, gpu_layers: Option<u32>) -> anyhow::Result<bool> {
@@ -433,7 +444,7 @@ impl ServeArgs {
             link: shape(flags.link)?,
             relay: flags.relay.unwrap_or(false),
             row_dtype: row_dtype(flags.row_dtype.as_deref())?,
-            speculate: speculate(flags.speculate.as_deref(), flags.width, flags.depth)?,
+            speculate: speculate(flags.speculate.as_deref(), (flags.width, flags.depth), flags.draft_len)?,
             exact: exact(flags.exact, flags.gpu_layers)?,
             swa_full: swa_full(flags.swa_full, flags.exact)?,
             kv: kv_type(flags.kv_type.as_deref())?,

@@ -52,6 +52,7 @@ pub(crate) fn load(
         exact: args.exact,
         swa_full: true,
         undo_rows: 0,
+        drafts: false,
         gpu_layers: args.gpu_layers.unwrap_or(ALL_LAYERS),
         device: args.device.clone(),
     };

@@ -90,6 +90,7 @@ impl Engines {
             exact: holding.exact,
             swa_full: holding.swa_full,
             undo_rows: holding.undo_rows,
+            drafts: holding.drafts,
             gpu_layers: self.options.gpu_layers.unwrap_or(ALL_LAYERS),
             device: self.options.device.clone(),
         }

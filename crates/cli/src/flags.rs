@@ -210,8 +210,8 @@ pub(crate) struct ServeFlags {
     /// How hidden rows travel: f32 (exact), bf16, f16 or q8 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub(crate) row_dtype: Option<String>,
-    /// Guess ahead with these sources, in order: suffix, predicted, unigram, draft=PATH (a small model with the same
-    /// vocabulary); or auto, or auto,draft=PATH, or off [default: off]
+    /// Guess ahead with these sources, in order: suffix, predicted, unigram, mtp (the model's own blocks that draft, NextN),
+    /// draft=PATH (a small model with the same vocabulary); or auto, or auto,draft=PATH, or off [default: off]
     #[arg(long, value_name = "LIST")]
     pub(crate) speculate: Option<String>,
     /// Rows in a window of guesses, 1 to 16 [default: chosen from what is measured]
@@ -220,6 +220,9 @@ pub(crate) struct ServeFlags {
     /// Windows under way at once, 1 to 64 [default: chosen from what is measured]
     #[arg(long, value_name = "D")]
     pub(crate) depth: Option<u32>,
+    /// Tokens that the model's own blocks draft at a time, 1 to 8 [default: as many as pay, up to 4]
+    #[arg(long, value_name = "N")]
+    pub(crate) draft_len: Option<u8>,
     /// Compute so that no result depends on what shares a batch with it; CPU only, slower prompts
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) exact: Option<bool>,
@@ -302,8 +305,9 @@ pub(crate) struct ServeFlags {
 
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, spare, spares, lease,
     front_only, ctx, parallel, threads, gpu_layers, device,
-    link, relay, row_dtype, speculate, width, depth, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir, queue,
-    queue_timeout, replay_timeout, replan_after, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt, tls_cert, tls_key,
+    link, relay, row_dtype, speculate, width, depth, draft_len, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir,
+    queue, queue_timeout, replay_timeout, replan_after, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt,
+    tls_cert, tls_key,
     cors, otlp, otlp_sample, otlp_content, model_id);
 
 /// Settings of `stage`.

@@ -246,7 +246,11 @@ fn guessing_is_off_unless_asked_for() {
     let pinned = serve("m --speculate predicted,suffix --width 4 --depth 2 --exact").unwrap();
     assert_eq!((pinned.speculate.reach.width, pinned.speculate.reach.depth), (Some(4), Some(2)));
     assert!(pinned.exact);
-    refused(serve("m --speculate mtp"), "suffix, predicted, unigram and draft=PATH");
+    refused(serve("m --speculate psychic"), "suffix, predicted, unigram, mtp and draft=PATH");
+    let own = serve("m --speculate mtp,suffix --draft-len 3").unwrap().speculate;
+    assert!(own.drafts_itself() && own.draft_len == Some(3));
+    refused(serve("m --speculate mtp --draft-len 9"), "--draft-len must be 1 to 8");
+    refused(serve("m --speculate suffix --draft-len 2"), "add --speculate mtp");
     let drafted = serve("m --speculate auto,draft=/models/small.gguf").unwrap();
     assert_eq!(drafted.speculate.draft_model(), Some("/models/small.gguf"));
     refused(serve("m --speculate suffix,draft"), "write draft=PATH");

@@ -229,6 +229,7 @@ async fn form(
             exact: false,
             swa_full: true,
             undo_rows: 0,
+            drafts: false,
             prefix_bytes: 0,
         },
         stages,

@@ -89,13 +89,14 @@ async fn start(draft: Option<&Path>) -> Front {
             exact: true,
             swa_full: true,
             undo_rows: 0,
+            drafts: false,
         },
         stages: vec![StageSpec { address: StageAddress::Local(node) }],
         spares: Vec::new(),
         lease: Duration::ZERO,
         replan_after: None,
         scheduler: scheduler::Config {
-            speculate: Speculate { sources, reach },
+            speculate: Speculate { sources, reach, draft_len: None },
             ..scheduler::Config::new(1, 2, CONTEXT, n_vocab)
         },
         dial: DialOptions::default(),

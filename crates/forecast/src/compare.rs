@@ -73,7 +73,7 @@ pub fn compare(line: &LineModel, case: &Case, grid: &Grid, tick: &dyn Fn()) -> C
     let has_own = case.workloads.iter().any(|workload| workload.agreement.is_some());
     let sources = if has_own { Sources::List(Vec::new()) } else { Sources::Auto };
     let guess = |reach: Reach| {
-        let forecast = run(line, case.job(), &Speculate { sources: sources.clone(), reach });
+        let forecast = run(line, case.job(), &Speculate { sources: sources.clone(), reach, draft_len: None });
         tick();
         forecast
     };

@@ -41,6 +41,7 @@ impl ScriptEngine {
             max_rows: MAX_ROWS,
             rewind: Rewind::Anywhere,
             end_tokens: Vec::new(),
+            drafts: false,
             weight_bytes: 0,
             kv_bytes: 0,
         };

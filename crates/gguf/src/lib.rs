@@ -34,7 +34,7 @@ pub use slice::{
     SLICE_VERSION, SliceError, SliceInfo, SliceNextN, WriteError, Written, WrittenSlice, embeddings_path,
     nextn_path, write_shallow, write_slice, write_vocab,
 };
-pub use source::{CutError, MAX_LAYERS, Source};
+pub use source::{CutError, MAX_LAYERS, NoDrafts, Source};
 pub use tensor_type::TensorType;
 pub use value::{Array, Value, ValueType};
 pub use write::Progress;

@@ -98,6 +98,34 @@ pub enum CutError {
     },
 }
 
+/// Why a model cannot draft for itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDrafts {
+    /// Most models.
+    #[error("it has no block that drafts (NextN)")]
+    NoBlock,
+    /// Files are often made without the block, or with a part of it.
+    #[error("it announces blocks that draft (NextN), but the file does not hold them")]
+    Missing,
+    /// No slice of this architecture keeps them.
+    #[error("blocks that draft (NextN) are not supported with the architecture {arch}")]
+    Architecture {
+        /// Its name.
+        arch: &'static str,
+    },
+    /// They would have to run one after the other.
+    #[error("it has {n} blocks that draft (NextN) in a chain, and llama.cpp runs {most}")]
+    Chained {
+        /// How many.
+        n: u32,
+        /// How many could be.
+        most: u32,
+    },
+    /// llama.cpp aborts at them.
+    #[error("its positions have sections, and llama.cpp's block that drafts (NextN) does not know any")]
+    Sections,
+}
+
 /// A cuttable model.
 #[derive(Debug)]
 pub struct Source<'m> {
@@ -105,7 +133,7 @@ pub struct Source<'m> {
     arch: &'static Architecture,
     n_layers: u32,
     /// Blocks that draft and are kept.
-    nextn: Range<u32>,
+    nextn: Result<Range<u32>, NoDrafts>,
     /// Indices of each block's tensors, in file order.
     layers: Vec<Vec<usize>>,
     /// Indices of the tensors of the whole model.
@@ -126,7 +154,8 @@ impl<'m> Source<'m> {
             |reason: &str| CutError::Unsupported { arch: name.to_owned(), reason: reason.to_owned() };
         let arch = arch::find(name).map_err(|refusal| unsupported(&refusal.to_string()))?;
         let n_layers = model.n_layers();
-        let mut source = Self { model, arch, n_layers, nextn: 0..0, layers: vec![], globals: vec![] };
+        let nextn = Err(NoDrafts::NoBlock);
+        let mut source = Self { model, arch, n_layers, nextn, layers: vec![], globals: vec![] };
         if n_layers == 0 || model.n_blocks() > MAX_LAYERS {
             return Err(source.bad_key("block_count"));
         }
@@ -166,15 +195,21 @@ impl<'m> Source<'m> {
 
     /// Blocks that draft, if llama.cpp can run them: it aborts at a number or at tensors that it does not expect. Some
     /// files announce blocks that they do not hold.
-    fn usable_nextn(&self) -> Range<u32> {
+    fn usable_nextn(&self) -> Result<Range<u32>, NoDrafts> {
         const NEEDED: [&str; 3] = ["nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"];
         let blocks = self.n_layers..self.model.n_blocks();
         let has = |block: u32, name: &&str| self.model.tensor(&format!("blk.{block}.{name}")).is_some();
         let is_whole = |block: u32| NEEDED.iter().all(|name| has(block, name));
-        // Where sections break them, sections of the model's own do so as well.
-        let is_broken = matches!(self.arch.nextn, NextN::Apart { .. }) && self.has_sections();
-        let fits = blocks.len() as u32 <= self.arch.nextn.most() && blocks.clone().all(is_whole);
-        if fits && !is_broken { blocks } else { 0..0 }
+        let (n, most) = (blocks.len() as u32, self.arch.nextn.most());
+        match self.arch.nextn {
+            _ if n == 0 => Err(NoDrafts::NoBlock),
+            NextN::LeftOut => Err(NoDrafts::Architecture { arch: self.arch.name }),
+            _ if n > most => Err(NoDrafts::Chained { n, most }),
+            _ if !blocks.clone().all(is_whole) => Err(NoDrafts::Missing),
+            // Where sections break them, sections of the model's own do so as well.
+            NextN::Apart { .. } if self.has_sections() => Err(NoDrafts::Sections),
+            NextN::InTail { .. } | NextN::Apart { .. } => Ok(blocks),
+        }
     }
 
     fn check_keys(&self) -> Result<(), CutError> {
@@ -248,6 +283,14 @@ impl<'m> Source<'m> {
     /// Blocks that draft (NextN) and that slices keep, numbered behind the layers; empty if there are none.
     #[must_use]
     pub fn nextn(&self) -> Range<u32> {
+        self.drafts().unwrap_or(0..0)
+    }
+
+    /// The same, with the reason why there are none.
+    ///
+    /// # Errors
+    /// If the model cannot draft for itself.
+    pub fn drafts(&self) -> Result<Range<u32>, NoDrafts> {
         self.nextn.clone()
     }
 

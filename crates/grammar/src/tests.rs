@@ -151,7 +151,7 @@ fn guesses(source: &mut Forced, answer: &str, n: usize) -> String {
     match source.propose(&ask(&text), n) {
         Answer::Guesses(block) => text_of(&block.tokens),
         Answer::Nothing => String::new(),
-        Answer::NotYet => panic!("it answers at once"),
+        Answer::NotYet | Answer::Promised => panic!("it answers at once"),
     }
 }
 

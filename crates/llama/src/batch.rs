@@ -49,6 +49,29 @@ impl Batch {
         self.place(index, position, output)
     }
 
+    /// Appends a token and a hidden row, for a block that drafts. False if the batch is full, the token is not in the
+    /// vocabulary or the row has another width than the model.
+    #[must_use]
+    pub(crate) fn push_both(
+        &mut self,
+        slot: Slot,
+        position: u32,
+        token: Token,
+        row: &[f32],
+        output: bool,
+    ) -> bool {
+        // SAFETY: as in `push_token`.
+        let index = unsafe { sys::llama_batch_ext_add_token(self.raw.as_ptr(), i32::from(slot.0), token.0) };
+        if index < 0 {
+            return false;
+        }
+        let embd = sys::llama_embd { data: row.as_ptr(), n_rows: 1, n_embd: row.len() };
+        // SAFETY: llama_batch_ext_set_embd_token copies `n_rows * n_embd` floats from `data`, which `row` holds, for an
+        // index that was just returned.
+        let has_row = unsafe { sys::llama_batch_ext_set_embd_token(self.raw.as_ptr(), index, embd) };
+        has_row && self.place(index, position, output)
+    }
+
     fn place(&mut self, index: i32, position: u32, output: bool) -> bool {
         let Ok(p) = i32::try_from(position) else { return false };
         if index < 0 {

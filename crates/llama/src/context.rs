@@ -38,6 +38,8 @@ pub(crate) struct ContextOptions {
     pub(crate) undo_rows: u32,
     /// The tensor to capture on every call, if any.
     pub(crate) capture: Option<CString>,
+    /// Whether every call keeps the hidden rows that the model's own blocks that draft read.
+    pub(crate) keeps_nextn: bool,
 }
 
 /// Owns a `llama_context`, its batch and its tap.
@@ -73,11 +75,37 @@ pub(crate) fn padded(context: u32) -> u32 {
 
 impl Context {
     pub(crate) fn new(model: Arc<Model>, options: &ContextOptions, path: &Path) -> Result<Self, LoadError> {
+        let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_DEFAULT)?;
+        if options.keeps_nextn {
+            nextn::keep(context.raw, false)?;
+        }
+        Ok(context)
+    }
+
+    /// A context for the model's own blocks that draft alone; the model must have been loaded with them, else llama.cpp
+    /// aborts.
+    pub(crate) fn drafting(
+        model: Arc<Model>,
+        options: &ContextOptions,
+        path: &Path,
+    ) -> Result<Self, LoadError> {
+        let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_MTP)?;
+        nextn::keep(context.raw, true)?;
+        Ok(context)
+    }
+
+    fn make(
+        model: Arc<Model>,
+        options: &ContextOptions,
+        path: &Path,
+        kind: sys::llama_context_type,
+    ) -> Result<Self, LoadError> {
         let tap = options.capture.clone().map(|name| {
             let tap = Box::new(Tap::new(name, model.row_width()));
             NonNull::new(Box::into_raw(tap)).expect("a box is never null")
         });
         let mut params = parameters(options);
+        params.ctx_type = kind;
         if model.is_recurrent() {
             params.n_rs_seq = options.undo_rows;
         }
@@ -212,6 +240,23 @@ impl Context {
         Some(unsafe { std::slice::from_raw_parts(values, self.model.output_width()) })
     }
 
+    /// What the last batch has left for the model's own blocks that draft: `n_rows` rows of `width` values in its order.
+    /// None unless the context keeps them.
+    pub(crate) fn nextn_rows(&self, n_rows: usize, width: usize) -> Option<&[f32]> {
+        let rows = nextn::rows(self.raw)?;
+        // SAFETY: unmasked, which this context is, there is a row for each of the last batch's; they stay unchanged until
+        // the next call that computes, which needs `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(rows.as_ptr(), n_rows * width) })
+    }
+
+    /// What a block that drafts has left for its own next step, of a row of the last batch that was flagged as output.
+    pub(crate) fn nextn_row(&self, row: usize, width: usize) -> Option<&[f32]> {
+        let row = nextn::row(self.raw, i32::try_from(row).ok()?)?;
+        // SAFETY: a non-null answer points to a row's values, which stay unchanged until the next call that computes, and
+        // that needs `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
+    }
+
     /// Removes a slot's positions from `len` on. False if the memory cannot be cut there.
     pub(crate) fn cut(&mut self, slot: Slot, len: u32) -> bool {
         let Ok(len) = i32::try_from(len) else { return false };
@@ -344,6 +389,64 @@ fn scheduler_of(ctx: NonNull<sys::llama_context>) -> Result<sys::ggml_backend_sc
 #[cfg(not(unix))]
 fn scheduler_of(_ctx: NonNull<sys::llama_context>) -> Result<sys::ggml_backend_sched_t, LoadError> {
     Err(LoadError::Config("exact arithmetic is only available on Linux and macOS".to_owned()))
+}
+
+/// What llama.cpp declares in C++ for blocks that draft; the functions are exported and have these names on Linux and macOS
+/// (Itanium ABI).
+#[cfg(unix)]
+mod nextn {
+    use std::ptr::NonNull;
+
+    use llama_cpp_sys_2 as sys;
+
+    use crate::LoadError;
+
+    unsafe extern "C" {
+        #[link_name = "_Z26llama_set_embeddings_nextnP13llama_contextbb"]
+        fn set_nextn(ctx: *mut sys::llama_context, value: bool, masked: bool);
+        #[link_name = "_Z26llama_get_embeddings_nextnP13llama_context"]
+        fn get_nextn(ctx: *mut sys::llama_context) -> *mut f32;
+        #[link_name = "_Z30llama_get_embeddings_nextn_ithP13llama_contexti"]
+        fn get_nextn_ith(ctx: *mut sys::llama_context, row: i32) -> *mut f32;
+    }
+
+    /// Has a context keep hidden rows: of all rows, or of those that are outputs.
+    pub(super) fn keep(ctx: NonNull<sys::llama_context>, outputs_only: bool) -> Result<(), LoadError> {
+        // SAFETY: the context is live and idle; the call sets flags that the next one reads.
+        unsafe { set_nextn(ctx.as_ptr(), true, outputs_only) };
+        Ok(())
+    }
+
+    pub(super) fn rows(ctx: NonNull<sys::llama_context>) -> Option<NonNull<f32>> {
+        // SAFETY: the context is live and idle; without kept rows the answer is null.
+        NonNull::new(unsafe { get_nextn(ctx.as_ptr()) })
+    }
+
+    pub(super) fn row(ctx: NonNull<sys::llama_context>, row: i32) -> Option<NonNull<f32>> {
+        // SAFETY: the context is live and idle; a row that is none is answered with null.
+        NonNull::new(unsafe { get_nextn_ith(ctx.as_ptr(), row) })
+    }
+}
+
+#[cfg(not(unix))]
+mod nextn {
+    use std::ptr::NonNull;
+
+    use llama_cpp_sys_2 as sys;
+
+    use crate::LoadError;
+
+    pub(super) fn keep(_ctx: NonNull<sys::llama_context>, _outputs_only: bool) -> Result<(), LoadError> {
+        Err(LoadError::Config("a model's own drafts are only available on Linux and macOS".to_owned()))
+    }
+
+    pub(super) fn rows(_ctx: NonNull<sys::llama_context>) -> Option<NonNull<f32>> {
+        None
+    }
+
+    pub(super) fn row(_ctx: NonNull<sys::llama_context>, _row: i32) -> Option<NonNull<f32>> {
+        None
+    }
 }
 
 /// Bytes of a tensor's name with its final zero (`GGML_MAX_NAME`).

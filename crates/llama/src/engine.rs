@@ -3,115 +3,24 @@
 //! Owns the order of rows in a call, the capture of what leaves the range, and what each slot holds. The stage
 //! guarantees the shape of calls (see [`stage::Engine`]); what would be silently wrong is checked again here.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use protocol::{KvType, Open, Position, Token};
-use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
+use protocol::{Open, Position, Token};
+use stage::{
+    Cancel, Drafted, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want, Wish,
+};
 
 use crate::LoadError;
+use crate::config::EngineConfig;
 use crate::constrain::GrammarCache;
-use crate::context::{Context, ContextOptions, MAX_SLOTS, NotComputed};
+use crate::context::{Context, ContextOptions, NotComputed};
 use crate::embeddings::Embeddings;
 use crate::model::{Model, ModelOptions};
+use crate::nextn::NextN;
+use crate::probe;
 use crate::role::Role;
 use crate::sampler::{DryCache, LlamaSampler, Place};
 use crate::vocab::Vocab;
-use crate::{memory, probe};
-
-/// States of recurrent layers that are kept beside the last one at most: one for each guess of the widest window.
-const MAX_UNDO_ROWS: u32 = 15;
-
-/// What to load and how to run it.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// A whole model, or a slice that `gguf` wrote.
-    pub path: PathBuf,
-    /// Positions per slot; rounded up to a multiple of 256.
-    pub context: u32,
-    /// Sequences at once, 1 to 256.
-    pub n_slots: u16,
-    /// Rows in one call at most.
-    pub max_rows: u32,
-    /// Threads that compute; more than free cores make it many times slower.
-    pub threads: u32,
-    /// How keys and values are stored.
-    pub kv: KvType,
-    /// Whether a row's result must not depend on its neighbours in the call. CPU only; ARM's `i8mm` kernels, which
-    /// take two rows at a time, are not covered.
-    pub exact: bool,
-    /// Whether layers that look back over a window only keep every position all the same, so that slots can be cut
-    /// anywhere. If not they take less memory, and a slot can be cut by half a call's rows; not with `exact`.
-    pub swa_full: bool,
-    /// Rows of a slot's last call that can be cut off again where layers are recurrent, 0 to 15: so many states are kept
-    /// besides. Attention alone can be cut anywhere without.
-    pub undo_rows: u32,
-    /// Layers on a GPU; 0 for none.
-    pub gpu_layers: u32,
-    /// Which GPU, by ggml's name; `None` for all.
-    pub device: Option<String>,
-}
-
-impl EngineConfig {
-    /// The defaults: 4096 positions in one slot, 512 rows, one thread, half-precision memory, CPU, not exact.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            context: 4096,
-            n_slots: 1,
-            max_rows: 512,
-            threads: 1,
-            kv: KvType::F16,
-            exact: false,
-            swa_full: true,
-            undo_rows: 0,
-            gpu_layers: 0,
-            device: None,
-        }
-    }
-
-    fn check(&self) -> Result<(), LoadError> {
-        let in_range = |what: &str, value: u32, max: u32| {
-            if (1..=max).contains(&value) {
-                return Ok(());
-            }
-            Err(LoadError::Config(format!("{what} must be between 1 and {max}, not {value}")))
-        };
-        in_range("the number of slots", u32::from(self.n_slots), u32::from(MAX_SLOTS))?;
-        in_range("the context", self.context, protocol::limits::MAX_CONTEXT)?;
-        in_range("rows per call", self.max_rows, protocol::limits::MAX_ROWS)?;
-        in_range("threads", self.threads, 1024)?;
-        if self.undo_rows > MAX_UNDO_ROWS || (self.undo_rows > 0 && self.undo_rows + 1 >= self.max_rows) {
-            return Err(LoadError::Config(format!(
-                "{} rows cannot be undone: at most {MAX_UNDO_ROWS}, and two fewer than a call has",
-                self.undo_rows
-            )));
-        }
-        if self.exact && self.gpu_layers > 0 {
-            return Err(LoadError::Config(
-                "exact arithmetic works on the CPU only: use it without GPU layers".into(),
-            ));
-        }
-        if self.exact && !self.swa_full {
-            return Err(LoadError::Config(
-                "exact arithmetic needs every position of a sliding window: use it without swa_full off"
-                    .into(),
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_memory(&self, file: &gguf::Model) -> Result<(), LoadError> {
-        let Some(free) = memory::free_bytes(self.gpu_layers, self.device.as_deref()) else { return Ok(()) };
-        let weights = memory::weight_bytes(file);
-        let kv = memory::kv_bytes(file, self.context, self.n_slots, self.kv);
-        if weights.saturating_add(kv) > free {
-            return Err(LoadError::Memory { path: self.path.clone(), weights, kv, free });
-        }
-        Ok(())
-    }
-}
 
 /// A range of layers on llama.cpp.
 pub struct LlamaEngine {
@@ -129,6 +38,8 @@ pub struct LlamaEngine {
     rows: Vec<f32>,
     /// What each row of the last call has left behind (tail only).
     left: Vec<Want>,
+    /// The model's own blocks that draft, on a tail that is to.
+    nextn: Option<NextN>,
     was_cancelled: bool,
 }
 
@@ -143,29 +54,41 @@ impl LlamaEngine {
         let file = gguf::Model::open(&config.path)
             .map_err(|e| LoadError::Model { path: config.path.clone(), reason: e.to_string() })?;
         let role = Role::read(&file)?;
-        config.check_memory(&file)?;
+        config.check_memory(&file, &role)?;
+        let drafts = match config.drafts && role.is_tail {
+            true => Some(role.drafts(&file)?),
+            false => None,
+        };
         let options = ModelOptions {
             vocab_only: false,
+            drafts: drafts.as_deref() == Some(&*config.path),
             gpu_layers: config.gpu_layers,
             device: config.device.clone(),
             exact: config.exact,
         };
         let model = Arc::new(Model::load(&config.path, &options, progress)?);
-        let mut context = Context::new(
-            Arc::clone(&model),
-            &ContextOptions {
-                context: config.context,
-                n_slots: config.n_slots,
-                max_rows: config.max_rows,
-                threads: config.threads,
-                kv: config.kv,
-                exact: config.exact,
-                swa_full: config.swa_full,
-                undo_rows: config.undo_rows,
-                capture: role.capture.clone(),
-            },
-            &config.path,
-        )?;
+        let wanted = ContextOptions {
+            context: config.context,
+            n_slots: config.n_slots,
+            max_rows: config.max_rows,
+            threads: config.threads,
+            kv: config.kv,
+            exact: config.exact,
+            swa_full: config.swa_full,
+            undo_rows: config.undo_rows,
+            capture: role.capture.clone(),
+            keeps_nextn: drafts.is_some(),
+        };
+        let mut context = Context::new(Arc::clone(&model), &wanted, &config.path)?;
+        let nextn = match &drafts {
+            None => None,
+            Some(path) if *path == config.path => Some(NextN::new(Arc::clone(&model), &wanted, path)?),
+            Some(path) => {
+                let options = ModelOptions { drafts: true, ..options };
+                let beside = Arc::new(Model::load(path, &options, &mut |_| ())?);
+                Some(NextN::new(beside, &wanted, path)?)
+            }
+        };
         if role.capture.is_some() {
             probe::check_capture(&mut context, &file, role.final_norm.as_deref())?;
         }
@@ -176,6 +99,7 @@ impl LlamaEngine {
             held: vec![0; usize::from(config.n_slots)],
             input_scale: role.input_scale,
             left: Vec::new(),
+            nextn,
             was_cancelled: false,
             rows: Vec::new(),
             context,
@@ -268,13 +192,26 @@ impl LlamaEngine {
         Ok(())
     }
 
+    /// Keeps what the blocks that draft must be told of a call.
+    fn note(&mut self, spans: &[Span], n_rows: usize, input: Input<'_>) -> Result<(), EngineError> {
+        let Some(nextn) = &mut self.nextn else { return Ok(()) };
+        let (Input::Tokens(tokens) | Input::Rows(_, tokens)) = input;
+        let rows = self.context.nextn_rows(n_rows, nextn.width());
+        let rows = rows.ok_or_else(|| refused("a call without hidden rows to draft from"))?;
+        nextn.note(spans, tokens, rows);
+        Ok(())
+    }
+
     fn fill(&mut self, spans: &[Span], n_rows: usize, input: Input<'_>) -> Result<(), EngineError> {
         self.context.batch().clear();
         match input {
             Input::Tokens(tokens) if self.shape.is_first && tokens.len() == n_rows => {
                 self.fill_tokens(spans, tokens)
             }
-            Input::Rows(rows) if !self.shape.is_first && rows.len() == n_rows * self.shape.row_width => {
+            Input::Rows(_, tokens) if self.nextn.is_some() && tokens.len() != n_rows => {
+                Err(refused(&format!("{} tokens for {n_rows} rows", tokens.len())))
+            }
+            Input::Rows(rows, _) if !self.shape.is_first && rows.len() == n_rows * self.shape.row_width => {
                 if self.input_scale == 1.0 {
                     return self.fill_rows(spans, rows);
                 }
@@ -286,7 +223,7 @@ impl LlamaEngine {
                 filled
             }
             Input::Tokens(tokens) => Err(refused(&format!("{} tokens for {n_rows} rows", tokens.len()))),
-            Input::Rows(rows) => Err(refused(&format!("{} values for {n_rows} rows", rows.len()))),
+            Input::Rows(rows, _) => Err(refused(&format!("{} values for {n_rows} rows", rows.len()))),
         }
     }
 
@@ -366,7 +303,8 @@ fn shape_of(
         rewind,
         end_tokens: vocab.map(Vocab::end_tokens).unwrap_or_default(),
         weight_bytes: context.model().weight_bytes(),
-        kv_bytes: memory::kv_bytes(file, config.context, config.n_slots, config.kv),
+        drafts: config.drafts && role.is_tail,
+        kv_bytes: config.kv_bytes(file, role),
     }
 }
 
@@ -380,12 +318,16 @@ impl Engine for LlamaEngine {
         self.left.clear();
         self.was_cancelled = false;
         let n_rows = self.check_spans(spans)?;
+        if let Some(nextn) = &mut self.nextn {
+            nextn.catch_up();
+        }
         self.context.set_embeddings(self.shape.is_tail && wants_hidden(spans));
         self.fill(spans, n_rows, input)?;
         for span in spans {
             self.held[usize::from(span.slot.0)] = span.base.0 + span.n_rows as u32;
         }
         self.compute(spans, n_rows, out)?;
+        self.note(spans, n_rows, input)?;
         if self.shape.is_tail {
             self.left.extend(spans.iter().flat_map(|span| std::iter::repeat_n(span.want, span.n_rows)));
         }
@@ -435,7 +377,23 @@ impl Engine for LlamaEngine {
             });
         }
         *held = len.0;
+        if let Some(nextn) = &mut self.nextn {
+            nextn.truncate(slot, len.0);
+        }
         Ok(())
+    }
+
+    fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
+        let context = self.shape.context;
+        let can_be = |wish: &Wish| {
+            let held = self.held.get(usize::from(wish.slot.0));
+            held.is_some_and(|&held| wish.position.0 <= held) && wish.position.0 < context
+        };
+        if let Some(wish) = wishes.iter().find(|wish| !can_be(wish)) {
+            return Err(refused(&format!("{wish:?}")));
+        }
+        let nextn = self.nextn.as_mut().ok_or_else(|| refused("to draft: it was loaded without"))?;
+        nextn.draft(wishes, context)
     }
 
     fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {
@@ -445,6 +403,12 @@ impl Engine for LlamaEngine {
             .copied()
             .ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
         let mut bytes = held.to_le_bytes().to_vec();
+        let mut drafts = Vec::new();
+        if let Some(nextn) = &mut self.nextn {
+            nextn.save(slot, &mut drafts);
+        }
+        bytes.extend((drafts.len() as u64).to_le_bytes());
+        bytes.append(&mut drafts);
         match self.context.save(slot, &mut bytes) {
             true => Ok(bytes),
             false => Err(refused(&format!("to save the {held} positions of slot {}", slot.0))),
@@ -454,15 +418,26 @@ impl Engine for LlamaEngine {
     fn load(&mut self, slot: Slot, bytes: &[u8]) -> Result<(), EngineError> {
         let known =
             self.held.get_mut(usize::from(slot.0)).ok_or_else(|| refused(&format!("slot {}", slot.0)))?;
-        let (head, state) = bytes.split_first_chunk().ok_or_else(|| refused("a state without a head"))?;
-        let held = u32::from_le_bytes(*head);
+        let parts = || {
+            let (head, rest) = bytes.split_first_chunk()?;
+            let (n, rest) = rest.split_first_chunk()?;
+            let n = usize::try_from(u64::from_le_bytes(*n)).ok()?;
+            Some((u32::from_le_bytes(*head), rest.split_at_checked(n)?))
+        };
+        let (held, (drafts, state)) = parts().ok_or_else(|| refused("a state without a head"))?;
         // llama.cpp empties the slot first, and again if it does not understand the bytes.
         *known = 0;
         if held > self.shape.context || !self.context.load(slot, state) {
             self.context.cut(slot, 0);
+            if let Some(nextn) = &mut self.nextn {
+                nextn.truncate(slot, 0);
+            }
             return Err(refused(&format!("the saved positions of slot {}", slot.0)));
         }
         *known = held;
+        if let Some(nextn) = &mut self.nextn {
+            nextn.load(slot, held, drafts);
+        }
         Ok(())
     }
 

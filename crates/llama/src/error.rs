@@ -37,6 +37,14 @@ pub enum LoadError {
         /// What is missing or contradictory.
         reason: String,
     },
+    /// Drafts are wanted of a model that gives none.
+    #[error("{path} cannot draft for itself: {reason}")]
+    NoDrafts {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A parameter is out of range or not available here.
     #[error("{0}")]
     Config(String),

@@ -7,6 +7,7 @@
 
 mod backend;
 mod batch;
+mod config;
 mod constrain;
 mod context;
 mod dequantize;
@@ -17,6 +18,7 @@ mod exit;
 mod likeness;
 mod memory;
 mod model;
+mod nextn;
 mod probe;
 mod reference;
 mod role;
@@ -26,7 +28,8 @@ mod toy;
 mod vocab;
 
 pub use backend::system_info;
-pub use engine::{EngineConfig, LlamaEngine};
+pub use config::EngineConfig;
+pub use engine::LlamaEngine;
 pub use error::LoadError;
 pub use exit::exit;
 pub use likeness::VocabDifference;

@@ -19,6 +19,8 @@ pub(crate) struct ModelOptions {
     pub(crate) gpu_layers: u32,
     /// Name of the device, as ggml calls it; `None` takes all that there are.
     pub(crate) device: Option<String>,
+    /// Also the model's own blocks that draft. Without them a context for them makes llama.cpp abort.
+    pub(crate) drafts: bool,
     /// Forbids repacked weights, whose kernels give other last bits for other batch shapes.
     pub(crate) exact: bool,
 }
@@ -60,6 +62,7 @@ impl Model {
         params.devices = devices.as_mut().map_or(std::ptr::null_mut(), |list| list.as_mut_ptr());
         params.n_gpu_layers = i32::try_from(options.gpu_layers).unwrap_or(i32::MAX);
         params.vocab_only = options.vocab_only;
+        params.load_mtp = options.drafts;
         params.use_extra_bufts = !options.exact;
         params.progress_callback = Some(on_progress);
         params.progress_callback_user_data = (&raw mut progress).cast();

@@ -1,8 +1,9 @@
 //! What a file is in a line: a whole model, or one of its slices.
 
 use std::ffi::CString;
+use std::path::PathBuf;
 
-use gguf::{Model, SliceError, SliceInfo};
+use gguf::{Model, SliceError, SliceInfo, Source};
 use protocol::LayerRange;
 
 use crate::LoadError;
@@ -56,6 +57,29 @@ impl Role {
             capture,
             final_norm: info.final_norm,
         })
+    }
+
+    /// The file that holds the model's own blocks that draft: this one, or the one beside it.
+    ///
+    /// # Errors
+    /// If it cannot draft. llama.cpp is not asked: it would abort.
+    pub(crate) fn drafts(&self, file: &Model) -> Result<PathBuf, LoadError> {
+        let refused = |reason: String| LoadError::NoDrafts { path: file.path().to_path_buf(), reason };
+        if !self.is_tail {
+            return Err(refused("it is not the tail of its model".into()));
+        }
+        match SliceInfo::read(file) {
+            Ok(SliceInfo { nextn: Some(nextn), .. }) => Ok(match nextn.is_apart {
+                true => gguf::nextn_path(file.path()),
+                false => file.path().to_path_buf(),
+            }),
+            Ok(_) => Err(refused("the model that it was cut from has no block for that (NextN)".into())),
+            Err(_) => {
+                let source = Source::new(file).map_err(|error| refused(error.to_string()))?;
+                source.drafts().map_err(|reason| refused(reason.to_string()))?;
+                Ok(file.path().to_path_buf())
+            }
+        }
     }
 
     /// The embedding rows beside the first of several slices. Where first and tail are one, llama.cpp looks tokens up.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     Epoch, Generation, LayerRange, ModelId, NodeId, PeerIndex, Position, PromptPart, RowDtype, SeqId,
-    StageIndex, StageTiming, Token, Verdict,
+    StageIndex, StageTiming, TailDraft, Token, Verdict,
 };
 
 /// A message on its way to a stage. A stage that is not `to` passes it on.
@@ -88,6 +88,8 @@ pub struct Holding {
     pub swa_full: bool,
     /// Rows of a call that must be possible to take back where layers are recurrent: the guesses of the widest window.
     pub undo_rows: u32,
+    /// Whether the tail drafts with the model's own blocks for that.
+    pub drafts: bool,
 }
 
 /// The next stage of the line.
@@ -143,6 +145,8 @@ pub enum Report {
     State(StageState),
     /// From the tail: a window was checked.
     Verdict(Box<Verdict>),
+    /// From the tail: what it expects to follow a verdict that announced this.
+    Draft(Box<TailDraft>),
     /// From the tail: something that was wanted of a prompt, before the report on the chunk that it is of.
     Prompt(Box<PromptPart>),
     /// From the tail: a chunk passed through the whole line.

@@ -18,6 +18,8 @@ pub const MAX_LAYERS: u32 = 4096;
 pub const MAX_SLOTS: u16 = 1024;
 /// Bytes of a text in a message (a fault's reason, an address).
 pub const MAX_TEXT: usize = 4096;
+/// Tokens in a draft of the tail's own: models' blocks for that are trained for a few.
+pub const MAX_DRAFT: u8 = 8;
 /// Alternatives per token in log-probabilities: OpenAI allows 20, vLLM more on request.
 pub const MAX_TOP_LOGPROBS: u8 = 64;
 /// Values of hidden rows in one part of what a prompt gives: some rows of any model, 2 MiB.

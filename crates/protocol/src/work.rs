@@ -167,8 +167,18 @@ pub struct Window {
     pub tokens: Vec<Token>,
     /// Whether the window runs ahead of a verdict that is still to come; such work yields to others.
     pub run_ahead: bool,
-    /// Whether the tail should draft the next block, for models that can.
-    pub want_draft: bool,
+    /// What the tail shall draft behind its verdict, with the model's own blocks for that; nothing if it has none.
+    pub want_draft: Option<WantDraft>,
+}
+
+/// What is to be drafted once a window has been checked: what follows its verdict's last token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantDraft {
+    /// Tokens at most, 1 to [`limits::MAX_DRAFT`](crate::limits::MAX_DRAFT).
+    pub tokens: u8,
+    /// No draft if the verdict's last token is this one, because it confirms the whole window and the next one, which
+    /// begins with it, is on its way.
+    pub unless: Option<Token>,
 }
 
 /// Ends the sequence as [`Close`] does, but keeps its first `len` positions as a prefix that later sequences may reuse
@@ -215,6 +225,23 @@ pub struct Verdict {
     /// What each stage measured on the window, stage 0 first.
     pub timings: Vec<StageTiming>,
     /// Whether it was checked together with others.
+    pub company: Company,
+    /// Whether a [`TailDraft`] of what follows will come, whatever happens but the end of the sequence.
+    pub drafts: bool,
+}
+
+/// What the tail expects to follow a verdict's last token. A verdict never waits for it, so it comes by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TailDraft {
+    /// Whose tokens.
+    pub seq: SeqId,
+    /// The position of the first one, behind the verdict's last.
+    pub base: Position,
+    /// The tokens, at most [`limits::MAX_DRAFT`](crate::limits::MAX_DRAFT); none if drafting has failed.
+    pub tokens: Vec<Token>,
+    /// The model's own probability of each of them, 0 to 1.
+    pub probabilities: Vec<f32>,
+    /// Whether it was drafted together with others; as of a verdict.
     pub company: Company,
 }
 

@@ -160,6 +160,7 @@ impl Journal {
             | Report::Leaving
             | Report::Notice(_)
             | Report::Stored(_)
+            | Report::Draft(_)
             | Report::Prompt(_) => return,
         };
         let is_it = |name| match (report, name) {
@@ -259,7 +260,7 @@ mod tests {
             base: Position(10),
             tokens: vec![Token(1); 2],
             run_ahead: false,
-            want_draft: false,
+            want_draft: None,
         })
     }
 
@@ -279,6 +280,7 @@ mod tests {
             mu: None,
             timings: timings(),
             company: Company::Alone,
+            drafts: false,
         }))
     }
 

@@ -80,6 +80,7 @@ impl Moved {
             Report::Progress(progress) => Some((progress.seq, Self::Progress { end: progress.next.0 })),
             Report::State(_)
             | Report::Prompt(_)
+            | Report::Draft(_)
             | Report::Closed(_)
             | Report::Fault(_)
             | Report::Counters(_)
@@ -110,7 +111,7 @@ mod tests {
             base: Position(12),
             tokens,
             run_ahead: true,
-            want_draft: false,
+            want_draft: None,
         });
         assert_eq!(Moved::sent(&window), Some(Moved::Window { window: 5, epoch: 3, rows: 2 }));
         let close = Work::Close(Close { seq, inputs: Position(14) });

@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     fn unknown_width(&self) -> Option<u32> {
-        let Speculate { sources, reach } = &self.config.speculate;
+        let Speculate { sources, reach, .. } = &self.config.speculate;
         let is_free = *sources != Sources::Off && reach.width.is_none();
         // The window and the token of the prompt must fit.
         let most = reach.max_width.min(self.config.context.saturating_sub(1));

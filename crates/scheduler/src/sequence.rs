@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use protocol::{Chunk, Found, Position, Progress, PromptPart, Reuse, SeqId, Token, Verdict, Work};
+use protocol::{Chunk, Found, Position, Progress, PromptPart, Reuse, SeqId, TailDraft, Token, Verdict, Work};
 use spec::{
-    Answered, Draft, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation, TextChange,
+    Answered, Block, Draft, Line, Mtp, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
+    TextChange,
 };
 
 use crate::chunks::Chunks;
@@ -212,6 +213,7 @@ impl Sequence {
             let pinned = |width| Speculate {
                 sources: Sources::Off,
                 reach: Reach { width: Some(width), depth: Some(1), ..config.speculate.reach },
+                draft_len: None,
             };
             let speculate = self.probe.map_or_else(|| config.speculate.clone(), pinned);
             self.phase = Phase::Decode(Box::new(Speculation::new(start, &speculate)));
@@ -224,6 +226,19 @@ impl Sequence {
     pub(crate) fn handle_draft(&mut self, source: &str, draft: Draft, line: Line<'_>) -> bool {
         match &mut self.phase {
             Phase::Decode(speculation) => speculation.handle_draft(source, draft, line),
+            Phase::Prefill { .. } | Phase::Closing { .. } => false,
+        }
+    }
+
+    /// A draft of the tail's own has come; whether that may change what is sent.
+    pub(crate) fn handle_tail_draft(&mut self, draft: TailDraft, line: Line<'_>) -> bool {
+        let TailDraft { base, tokens, probabilities, .. } = draft;
+        match &mut self.phase {
+            Phase::Decode(speculation) => {
+                let epoch = speculation.epoch();
+                let draft = Draft { epoch, base, block: Block { tokens, run: 0, probabilities } };
+                speculation.handle_draft(Mtp::NAME, draft, line)
+            }
             Phase::Prefill { .. } | Phase::Closing { .. } => false,
         }
     }

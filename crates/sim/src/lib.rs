@@ -69,6 +69,8 @@ pub enum Sabotage {
     LeaveGap,
     /// A link delivers a frame twice.
     Repeat,
+    /// A tail that drafts for itself does not take back what it has drafted.
+    KeepDrafts,
 }
 
 /// What happened.
@@ -105,6 +107,8 @@ pub struct Summary {
     pub shared_calls: u64,
     /// Engine calls that were stopped, since nobody wanted any of it.
     pub cancelled_calls: u64,
+    /// Tokens that tails have drafted themselves.
+    pub drafted: u64,
     /// Prompt tokens taken over from prefixes.
     pub reused_tokens: u64,
     /// Of those, from sequences that were still running.
@@ -199,10 +203,12 @@ fn drive(
         Some(Sabotage::Reorder) => Some(Breakage::Reorder),
         Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
         Some(Sabotage::Repeat) => Some(Breakage::Repeat),
-        Some(Sabotage::DropRewind) | None => None,
+        Some(Sabotage::DropRewind | Sabotage::KeepDrafts) | None => None,
     };
     let flaws = Flaws {
         forgets_to_cut: plan.sabotage == Some(Sabotage::DropRewind),
+        keeps_drafts: plan.sabotage == Some(Sabotage::KeepDrafts),
+        agreement: scenario.sizes.drafts.unwrap_or(0),
         failures: scenario.failures,
         random: random.fork(),
     };
@@ -222,6 +228,7 @@ fn drive(
         refused_proposals: guessed.refused,
         shared_calls: counts.shared_calls,
         cancelled_calls: counts.cancelled_calls,
+        drafted: counts.drafted,
         reused_tokens: guessed.reused_tokens,
         shared_tokens: guessed.shared_tokens,
         restored_tokens: guessed.restored_tokens,
@@ -255,6 +262,7 @@ impl Summary {
         self.refused_proposals += other.refused_proposals;
         self.shared_calls += other.shared_calls;
         self.cancelled_calls += other.cancelled_calls;
+        self.drafted += other.drafted;
         self.reused_tokens += other.reused_tokens;
         self.shared_tokens += other.shared_tokens;
         self.restored_tokens += other.restored_tokens;
@@ -277,7 +285,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} shared calls, {} stopped, \
+            "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} drafted by tails, {} shared calls, {} stopped, \
              {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} reshapes, {} deaths, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
@@ -287,6 +295,7 @@ impl fmt::Display for Summary {
             self.dropped_windows,
             self.accepted,
             self.proposed,
+            self.drafted,
             self.shared_calls,
             self.cancelled_calls,
             self.reused_tokens,
@@ -329,6 +338,7 @@ impl fmt::Display for Plan {
             Some(Sabotage::DropRewind) => write!(f, " --sabotage rewind"),
             Some(Sabotage::LeaveGap) => write!(f, " --sabotage gap"),
             Some(Sabotage::Repeat) => write!(f, " --sabotage repeat"),
+            Some(Sabotage::KeepDrafts) => write!(f, " --sabotage drafts"),
             None => Ok(()),
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct Counts {
     pub(crate) dropped: u64,
     /// Engine calls on top of rows that should have been cut.
     pub(crate) spoiled_calls: u64,
+    /// Tokens that tails have drafted.
+    pub(crate) drafted: u64,
     pub(crate) outages: u64,
     /// Stages that died.
     pub(crate) deaths: u64,

@@ -14,7 +14,7 @@ Usage: sim [--seed N | --seeds A..B] [options]
   --driver WHO          scheduler, or guesses (pipelines with adversarial proposals); default: the seed decides
   --width N, --depth N  rows in a window, windows in flight (1 to 16)
   --calm                no cancellations and no outages
-  --sabotage WHAT       reorder, rewind, gap or repeat: break something that the checkers must see";
+  --sabotage WHAT       reorder, rewind, gap, repeat or drafts: break something that the checkers must see";
 
 struct Args {
     seeds: Range<u64>,
@@ -77,7 +77,12 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
                     "rewind" => Sabotage::DropRewind,
                     "gap" => Sabotage::LeaveGap,
                     "repeat" => Sabotage::Repeat,
-                    _ => return Err(format!("--sabotage is reorder, rewind, gap or repeat, not {value}")),
+                    "drafts" => Sabotage::KeepDrafts,
+                    _ => {
+                        return Err(format!(
+                            "--sabotage is reorder, rewind, gap, repeat or drafts, not {value}"
+                        ));
+                    }
                 });
             }
             _ => return Err(format!("{flag} is unknown")),

@@ -102,6 +102,7 @@ impl Network {
         let seq = match report {
             Report::Verdict(verdict) => verdict.seq,
             Report::Progress(progress) => progress.seq,
+            Report::Draft(draft) => draft.seq,
             Report::Prompt(part) => part.seq,
             Report::Closed(seq) => *seq,
             Report::State(_)

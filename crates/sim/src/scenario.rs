@@ -7,11 +7,11 @@ use scheduler::{Client, Namespace, Request};
 use spec::{Reach, Source, Sources, Speculate};
 use stage::Rewind;
 
-use crate::Plan;
 use crate::faults::{CALM, Faults};
 use crate::network::Delays;
-use crate::random::Random;
+use crate::random::{Random, mix};
 use crate::toy::{self, Model, Sizes};
+use crate::{Plan, Sabotage};
 
 /// The most rows that any window has.
 const MAX_WIDTH: u32 = 16;
@@ -215,7 +215,7 @@ impl Scenario {
             others: draw_others(plan, &model),
             model,
             stages,
-            sizes: Sizes { context, n_slots, max_rows: max_rows as usize, rewind },
+            sizes: Sizes { context, n_slots, max_rows: max_rows as usize, rewind, drafts: None },
             limits,
             row_dtype: random.pick(&[RowDtype::F32, RowDtype::F32, RowDtype::F16, RowDtype::Bf16]),
             delays,
@@ -238,6 +238,20 @@ impl Scenario {
             },
             faults,
         }
+        .with_drafts(plan)
+    }
+
+    /// Some lines' tails draft for themselves. Decided by the seed alone, like [`draw_of_prompt`].
+    fn with_drafts(mut self, plan: &Plan) -> Self {
+        let mut random = Random::new(mix(plan.seed ^ 0xd4af));
+        if random.percent(25) || plan.sabotage == Some(Sabotage::KeepDrafts) {
+            let mixes: [&[Source]; 3] =
+                [&[Source::Mtp], &[Source::Mtp, Source::Suffix], &[Source::Suffix, Source::Mtp]];
+            self.speculate.sources = Sources::List(random.pick(&mixes).to_vec());
+            self.speculate.draft_len = random.pick(&[None, Some(1), Some(3), Some(8)]);
+            self.sizes.drafts = Some(random.pick(&[0, 50, 90, 100]));
+        }
+        self
     }
 }
 
@@ -364,7 +378,7 @@ fn draw_speculate(plan: &Plan, random: &mut Random) -> Speculate {
     let mut any = || random.percent(50).then(|| random.between(1, MAX_WIDTH));
     let (width, depth) = (any(), any());
     let (width, depth) = (plan.width.or(width), plan.depth.or(depth));
-    Speculate { sources, reach: Reach { width, depth, ..Reach::default() } }
+    Speculate { sources, reach: Reach { width, depth, ..Reach::default() }, draft_len: None }
 }
 
 /// Decided by the seed alone, like [`draw_of_prompt`].

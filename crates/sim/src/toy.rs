@@ -35,6 +35,8 @@ pub(crate) struct Sizes {
     pub(crate) n_slots: u16,
     pub(crate) max_rows: usize,
     pub(crate) rewind: Rewind,
+    /// How often the tail's own drafts are right, in percent; none if it does not draft.
+    pub(crate) drafts: Option<u32>,
 }
 
 impl Model {
@@ -51,6 +53,7 @@ impl Model {
             max_rows: sizes.max_rows,
             rewind: sizes.rewind,
             end_tokens: if is_tail { self.end_tokens.clone() } else { Vec::new() },
+            drafts: is_tail && sizes.drafts.is_some(),
             weight_bytes: 0,
             kv_bytes: 0,
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use protocol::{Open, Position};
-use stage::{Cancel, Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want};
+use stage::{Cancel, Drafted, Engine, EngineError, EngineShape, Input, Sampler, Slot, Span, Want, Wish};
 
 /// Passes everything on and keeps what was wrong with it.
 pub(crate) struct Watched<E> {
@@ -61,7 +61,10 @@ impl<E: Engine> Watched<E> {
         }
         let (is_first, len, expected) = match input {
             Input::Tokens(tokens) => (true, tokens.len(), n_rows),
-            Input::Rows(rows) => (false, rows.len(), n_rows * shape.row_width),
+            Input::Rows(rows, tokens) if tokens.len() == n_rows => {
+                (false, rows.len(), n_rows * shape.row_width)
+            }
+            Input::Rows(_, tokens) => (false, tokens.len(), n_rows),
         };
         if is_first != shape.is_first || len != expected {
             return Err(format!("an input of {len} values, expected {expected}"));
@@ -113,6 +116,18 @@ impl<E: Engine> Engine for Watched<E> {
             self.broken.borrow_mut().push(format!("the hidden row {row}, which nobody asked for"));
         }
         self.inner.hidden(row)
+    }
+
+    fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
+        let is_held =
+            |wish: &&Wish| self.held[usize::from(wish.slot.0)].is_some_and(|held| held >= wish.position);
+        let unheld =
+            wishes.iter().find(|wish| !is_held(wish)).map(|wish| format!("{wish:?}, which is not held"));
+        if let Some(what) = unheld {
+            self.broken.get_mut().push(what.clone());
+            return Err(EngineError { reason: what });
+        }
+        self.inner.draft(wishes)
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {

@@ -3,7 +3,7 @@
 //! Owns: whom to ask, and the score of every source on every committed token, sent or not. A source that says nothing
 //! (yet) is passed over; where its guesses end, the others go on.
 
-use protocol::{Epoch, Token};
+use protocol::{Epoch, Position, Token};
 
 use crate::agreement::Agreement;
 use crate::proposer::{Answer, Ask, Block, Draft, Proposer, Trust};
@@ -38,6 +38,8 @@ pub(crate) struct Chain {
     links: Vec<Link>,
     order: Order,
     n_vocab: u32,
+    /// When it was asked last, the first to be heard promised more.
+    waits: bool,
     pub(crate) tally: Tally,
 }
 
@@ -49,6 +51,8 @@ struct Link {
     is_muted: bool,
     /// When it was asked last it said that more would come.
     is_coming: bool,
+    /// And that this is certain.
+    promises: bool,
 }
 
 impl Chain {
@@ -60,9 +64,9 @@ impl Chain {
             source.begin(prompt);
             tally.source(links.len()).name = source.name();
             let agreement = Agreement::new(source.prior());
-            links.push(Link { source, agreement, is_muted: false, is_coming: false });
+            links.push(Link { source, agreement, is_muted: false, is_coming: false, promises: false });
         }
-        Self { links, order, n_vocab, tally }
+        Self { links, order, n_vocab, waits: false, tally }
     }
 
     /// Takes the last `n` sources out.
@@ -114,6 +118,7 @@ impl Chain {
         n: usize,
     ) -> Vec<Guess> {
         let n_sent = text.len();
+        self.waits = false;
         let mut guesses = Vec::new();
         while guesses.len() < n {
             let ask = Ask { tokens: text, n_committed, n_sent, epoch };
@@ -141,6 +146,25 @@ impl Chain {
         self.links[source].is_coming
     }
 
+    /// Whether the source that goes first has promised guesses of what follows the text that was asked about last. Others
+    /// may have some already.
+    pub(crate) const fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Tokens that the tail shall draft behind the next verdict.
+    pub(crate) fn wants(&self) -> u8 {
+        self.links.iter().filter(|link| !link.is_muted).map(|link| link.source.wants()).max().unwrap_or(0)
+    }
+
+    /// The tail has announced a draft that begins there.
+    pub(crate) fn promise(&mut self, base: Position) {
+        self.links
+            .iter_mut()
+            .filter(|link| link.source.wants() > 0)
+            .for_each(|link| link.source.promise(base));
+    }
+
     /// A draft for the source of that name has come; whether there is such a source.
     pub(crate) fn handle_draft(&mut self, name: &str, draft: Draft) -> bool {
         let link = self.links.iter_mut().find(|link| link.source.name() == name);
@@ -150,7 +174,10 @@ impl Chain {
     fn ask(&mut self, ask: &Ask<'_>, n: usize) -> Option<(usize, Block)> {
         let mut best: Option<(f64, usize, Block)> = None;
         for source in 0..self.links.len() {
-            let Some(block) = self.ask_one(source, ask, n) else { continue };
+            let Some(block) = self.ask_one(source, ask, n) else {
+                self.waits |= self.links[source].promises && ask.tokens.len() == ask.n_sent;
+                continue;
+            };
             if self.order == Order::Given {
                 return Some((source, block));
             }
@@ -169,7 +196,8 @@ impl Chain {
             return None;
         }
         let answer = link.source.propose(ask, n);
-        link.is_coming = answer == Answer::NotYet;
+        link.promises = answer == Answer::Promised;
+        link.is_coming = link.promises || answer == Answer::NotYet;
         let Answer::Guesses(mut block) = answer else { return None };
         block.tokens.truncate(n);
         let is_token = |token: &Token| u32::try_from(token.0).is_ok_and(|id| id < self.n_vocab);

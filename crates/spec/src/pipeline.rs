@@ -154,7 +154,7 @@ impl Pipeline {
             base,
             tokens,
             run_ahead,
-            want_draft: false,
+            want_draft: None,
         }))
     }
 

@@ -49,6 +49,8 @@ pub enum Answer {
     Guesses(Block),
     /// Something is being worked out and will come with [`Proposer::handle_draft`].
     NotYet,
+    /// The same, and it is certain to come soon: where nothing is under way it is worth waiting for.
+    Promised,
     /// No idea.
     Nothing,
 }
@@ -103,6 +105,16 @@ pub trait Proposer: fmt::Debug + Send {
     fn allows(&mut self, ask: &Ask<'_>, guesses: &[Token]) -> usize {
         let _ = ask;
         guesses.len()
+    }
+
+    /// How many tokens the tail shall draft for it behind the next verdict; 0 for none.
+    fn wants(&self) -> u8 {
+        0
+    }
+
+    /// The tail has announced a draft of what follows the last committed token; `base` is the position behind that.
+    fn promise(&mut self, base: Position) {
+        let _ = base;
     }
 
     /// A draft has come for it. It may be out of date, and tokens in it may have been settled meanwhile.

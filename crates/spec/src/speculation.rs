@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{End, Epoch, Position, Token, Verdict, Window, WindowId};
+use protocol::{End, Epoch, Position, Token, Verdict, WantDraft, Window, WindowId};
 
 use crate::VerdictFault;
 use crate::chain::{Chain, Guess, Tag};
@@ -20,6 +20,12 @@ use crate::tally::Tally;
 
 /// Guesses looked at to choose a width and a depth. Where there are as many, more of the kind are expected.
 const HORIZON: usize = 64;
+
+/// Windows without a guess, one after the other, that ask for drafts all the same: what the first ones are worth is learned
+/// from them.
+const TRIES: u32 = 16;
+/// Afterwards one in so many windows asks.
+const REST: u32 = 96;
 
 /// A verdict that takes longer than so many loops has waited for something that guessing has no part in.
 const MOST_LOOPS: f64 = 4.0;
@@ -115,6 +121,8 @@ pub struct Speculation {
     in_flight: InFlight,
     /// Until when `in_flight` counts.
     counted: Duration,
+    /// Windows sent without a guess since the last one that had any.
+    unused: u32,
 }
 
 impl Speculation {
@@ -141,6 +149,7 @@ impl Speculation {
             waiting_since: Duration::ZERO,
             in_flight: InFlight::default(),
             counted: Duration::ZERO,
+            unused: 0,
         }
     }
 
@@ -155,30 +164,39 @@ impl Speculation {
         MAX_DEPTH as usize
     }
 
-    /// The next window to send, if one should leave now. With nothing in flight one always does.
+    /// The next window to send, if one should leave now. With nothing in flight one does, unless the tail has promised a
+    /// draft that it shall begin with: then one does when that has come ([`Speculation::handle_draft`]).
     pub fn next_window(&mut self, line: Line<'_>, now: Duration) -> Option<Window> {
         if self.pipeline.ended().is_some() {
             return None;
         }
         let n_live = self.pipeline.n_live();
-        let guesses = if n_live == 0 {
+        let (mut guesses, n_fit) = if n_live == 0 {
             let guesses = self.choose(line);
-            self.plan_width(guesses, 1)
+            if self.chain.waits() && !self.controller.is_pausing() {
+                return None;
+            }
+            (guesses, self.plan.width as usize - 1)
         } else if self.has_room(line.pace) {
-            let guesses = self.propose(self.plan.width as usize);
+            let n_fit = self.plan.width as usize;
+            let guesses = self.propose(n_fit + 1);
             if guesses.is_empty() {
                 return None;
             }
-            guesses
+            (guesses, n_fit)
         } else {
             return None;
         };
+        // With which token the next window should begin.
+        let next = guesses.get(n_fit).map(|guess| guess.token).filter(|_| self.plan.depth > 1);
+        guesses.truncate(n_fit);
         let tokens: Vec<Token> = guesses.iter().map(|guess| guess.token).collect();
         let depth = self.tags.len();
         self.count(now);
         let before = self.pipeline.optimistic().len();
         let window = self.pipeline.next_window(self.plan.width as usize, &tokens);
-        let window = window.expect("the chain gives out tokens of the vocabulary only")?;
+        let mut window = window.expect("the chain gives out tokens of the vocabulary only")?;
+        window.want_draft = self.want_draft(n_live, next);
         let n_guesses = self.pipeline.optimistic().len() - before;
         for (i, guess) in guesses.into_iter().take(n_guesses).enumerate() {
             let depth = depth + i + 1;
@@ -210,6 +228,9 @@ impl Speculation {
         let commit = self.pipeline.handle_verdict(verdict)?;
         if commit.opened.is_some() {
             self.told = self.told.map(|told| told.min(n_before + commit.n_accepted as usize));
+        }
+        if verdict.drafts {
+            self.chain.promise(Position(self.pipeline.committed().len() as u32));
         }
         self.learn(n_before, commit.n_accepted as usize);
         let under_way = self.settle_sent(verdict.window, now);
@@ -343,11 +364,7 @@ impl Speculation {
         }
         if let Some(only) = self.controller.only() {
             self.plan = only;
-            return if self.pipeline.n_live() == 0 {
-                self.propose(only.width as usize - 1)
-            } else {
-                Vec::new()
-            };
+            return if self.pipeline.n_live() == 0 { self.propose(only.width as usize) } else { Vec::new() };
         }
         let guesses = self.propose(HORIZON);
         let sent = self.tags.iter().map(|(tag, _)| *tag);
@@ -359,10 +376,21 @@ impl Speculation {
         guesses
     }
 
-    /// As many guesses as fit beside `taken` rows.
-    fn plan_width(&self, mut guesses: Vec<Guess>, taken: usize) -> Vec<Guess> {
-        guesses.truncate((self.plan.width as usize).saturating_sub(taken));
-        guesses
+    /// What the tail shall draft behind a window: nothing while guesses are not sent, because they have lost or the line has
+    /// no use for them, but for a try from time to time. `next` is what the window after it begins with.
+    fn want_draft(&mut self, n_live: usize, next: Option<Token>) -> Option<WantDraft> {
+        let tokens = self.chain.wants();
+        if tokens == 0 || self.controller.is_pausing() {
+            return None;
+        }
+        if n_live == 0 {
+            self.unused = match self.plan.width {
+                1 if self.plan.depth == 1 => self.unused + 1,
+                _ => 0,
+            };
+        }
+        let rests = self.unused > TRIES && !self.unused.is_multiple_of(REST);
+        (!rests).then_some(WantDraft { tokens, unless: next })
     }
 
     /// Tells the sources what became of the guesses.

@@ -8,6 +8,7 @@ use protocol::Token;
 use crate::chain::Order;
 use crate::controller::Reach;
 use crate::drafted::Drafted;
+use crate::mtp::Mtp;
 use crate::predicted::Predicted;
 use crate::proposer::Proposer;
 use crate::suffix::Suffix;
@@ -22,6 +23,8 @@ pub enum Source {
     Suffix,
     /// The most frequent token, behind one that nothing has followed before.
     Unigram,
+    /// The model's own blocks that draft (NextN), on the tail.
+    Mtp,
     /// A second, smaller model, as the operator names it: a path. It runs elsewhere; its drafts come as events.
     Draft(String),
 }
@@ -47,6 +50,9 @@ pub struct Speculate {
     pub sources: Sources,
     /// Limits, and what is not left to the controller.
     pub reach: Reach,
+    /// Tokens of a draft of the model's own, 1 to [`crate::MAX_DRAFT`]; as many as pay, up to
+    /// [`crate::USUAL_DRAFT`], if that is left to the controller.
+    pub draft_len: Option<u8>,
 }
 
 impl Speculate {
@@ -68,6 +74,12 @@ impl Speculate {
         self.sources.draft_model()
     }
 
+    /// Whether the model's own blocks are to draft.
+    #[must_use]
+    pub fn drafts_itself(&self) -> bool {
+        matches!(&self.sources, Sources::List(list) if list.contains(&Source::Mtp))
+    }
+
     /// The sources of one sequence and their order; `prediction` is the answer that the client expects.
     pub(crate) fn sources(&self, prediction: Option<Vec<Token>>) -> (Vec<Box<dyn Proposer>>, Order) {
         let list = self.sources.named();
@@ -81,6 +93,7 @@ impl Speculate {
                 Source::Predicted => Some(Box::new(Predicted::new(prediction.take()?))),
                 Source::Suffix => Some(Box::new(Suffix::new())),
                 Source::Unigram => Some(Box::new(Unigram::new())),
+                Source::Mtp => Some(Box::new(Mtp::new(self.draft_len))),
                 Source::Draft(_) => Some(Box::new(Drafted::new())),
             }
         };
@@ -97,7 +110,7 @@ impl Sources {
             Self::AutoWith(model) => Some(model),
             Self::List(list) => list.iter().find_map(|source| match source {
                 Source::Draft(model) => Some(model.as_str()),
-                Source::Predicted | Source::Suffix | Source::Unigram => None,
+                Source::Predicted | Source::Suffix | Source::Unigram | Source::Mtp => None,
             }),
         }
     }
@@ -119,7 +132,8 @@ impl Sources {
 pub enum SourcesError {
     /// A name that no source has.
     #[error(
-        "{name:?} is no source of guesses: use auto, off, or a list of suffix, predicted, unigram and draft=PATH"
+        "{name:?} is no source of guesses: use auto, off, or a list of suffix, predicted, unigram, mtp and \
+         draft=PATH"
     )]
     Unknown {
         /// The name.
@@ -180,6 +194,7 @@ impl FromStr for Source {
             ("predicted", "") => Ok(Self::Predicted),
             ("suffix", "") => Ok(Self::Suffix),
             ("unigram", "") => Ok(Self::Unigram),
+            ("mtp", "") => Ok(Self::Mtp),
             _ => Err(SourcesError::Unknown { name: name.into() }),
         }
     }
@@ -191,6 +206,7 @@ impl Source {
             Self::Predicted => "predicted",
             Self::Suffix => "suffix",
             Self::Unigram => "unigram",
+            Self::Mtp => "mtp",
             Self::Draft(_) => "draft",
         }
     }
@@ -201,7 +217,7 @@ impl fmt::Display for Source {
         f.write_str(self.name())?;
         match self {
             Self::Draft(model) => write!(f, "={model}"),
-            Self::Predicted | Self::Suffix | Self::Unigram => Ok(()),
+            Self::Predicted | Self::Suffix | Self::Unigram | Self::Mtp => Ok(()),
         }
     }
 }
@@ -226,7 +242,8 @@ mod tests {
 
     #[test]
     fn sources_are_read_as_they_are_written() {
-        let lists = ["auto", "off", "suffix", "predicted,suffix", "unigram,suffix,predicted"];
+        let lists =
+            ["auto", "off", "suffix", "predicted,suffix", "unigram,suffix,predicted", "mtp", "mtp,suffix"];
         let with_model =
             ["auto,draft=/m/small.gguf", "draft=a b.gguf", "suffix,draft=C:\\x=1.gguf,predicted"];
         for text in lists.into_iter().chain(with_model) {
@@ -238,7 +255,8 @@ mod tests {
         let error = |text: &str| text.parse::<Sources>().unwrap_err().to_string();
         assert_eq!(
             error("psychic"),
-            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix, predicted, unigram and draft=PATH"
+            "\"psychic\" is no source of guesses: use auto, off, or a list of suffix, predicted, unigram, mtp and \
+             draft=PATH"
         );
         assert_eq!(error("suffix=3"), error("psychic").replace("psychic", "suffix=3"));
         for no_model in ["draft", "draft=", "suffix,draft"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{Frame, Open, Position, SeqId, Token};
 
-use crate::port::{Engine, EngineError, Input, Sampler, Slot, Span};
+use crate::port::{Drafted, Engine, EngineError, Input, Sampler, Slot, Span, Wish};
 
 /// What the engine shall do next. Whoever drives the core executes it, then hands the result to
 /// [`crate::StageCore::complete`]; the core gives out no other call before that.
@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Begin(Begin),
     /// Compute rows.
     Run(Batch),
+    /// Draft for these sequences.
+    Draft(Vec<SeqId>, Vec<Wish>),
     /// Save the warm prefix in a slot, up to this position.
     Save(SeqId, Slot, Position),
 }
@@ -142,6 +144,8 @@ pub(crate) enum Outcome {
     /// The sampler is made on the tail only.
     Begin(Box<Open>, Moved, Option<Result<Box<dyn Sampler>, EngineError>>),
     Run(Batch, Result<(), RunError>),
+    /// By sequence: the position of its draft's first token, and what came.
+    Draft(Vec<(SeqId, Position)>, Result<Vec<Drafted>, EngineError>),
     Save(SeqId, Slot, Position, Result<Vec<u8>, EngineError>),
 }
 
@@ -156,11 +160,11 @@ pub(crate) enum RunError {
 }
 
 impl Call {
-    /// What is computed: empty for a call that only has a sequence begin.
+    /// What is computed: empty for a call that only has a sequence begin, or that drafts.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         match &self.kind {
-            Kind::Begin(_) | Kind::Save(..) => &[],
+            Kind::Begin(_) | Kind::Draft(..) | Kind::Save(..) => &[],
             Kind::Run(batch) => &batch.spans,
         }
     }
@@ -181,6 +185,11 @@ impl Call {
                 let sampler = engine.shape().is_tail.then(|| engine.sampler(&open));
                 Outcome::Begin(open, moved, sampler)
             }
+            Kind::Draft(sequences, wishes) => {
+                let bases = wishes.iter().map(|wish| wish.position.plus(1));
+                let of: Vec<_> = sequences.into_iter().zip(bases).collect();
+                Outcome::Draft(of, engine.draft(wishes))
+            }
             Kind::Save(prefix, slot, len) => {
                 let saved = engine.truncate(slot, len).and_then(|()| engine.save(slot));
                 Outcome::Save(prefix, slot, len, saved)
@@ -200,14 +209,14 @@ impl Batch {
             engine.truncate(cut.slot, cut.len).map_err(|error| RunError::Cut(cut.slot, error))?;
         }
         let Buffers { tokens, rows, out } = buffers;
+        tokens.clear();
+        self.items.iter().for_each(|item| tokens.extend_from_slice(item.frame.work.tokens()));
         let input = if engine.shape().is_first {
-            tokens.clear();
-            self.items.iter().for_each(|item| tokens.extend_from_slice(item.frame.work.tokens()));
             Input::Tokens(tokens)
         } else {
             rows.clear();
             self.items.iter().flat_map(|item| &item.frame.rows).for_each(|packed| packed.unpack_into(rows));
-            Input::Rows(rows)
+            Input::Rows(rows, tokens)
         };
         engine.run(&self.spans, input, out).map_err(|error| match engine.was_cancelled() {
             true => RunError::Cancelled,

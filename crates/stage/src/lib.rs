@@ -36,7 +36,9 @@ mod thread;
 pub use self::core::{Config, Output, StageCore, StoreWork};
 pub use call::{Call, Done};
 pub use cancel::{Cancel, Interest};
-pub use port::{Blob, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
+pub use port::{
+    Blob, Drafted, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want, Wish,
+};
 pub use prefixes::MAX_PREFIXES;
 pub use stats::{Load, Stats};
 pub use store::{Answer, Keeping, Store};

@@ -66,6 +66,7 @@ impl NullEngine {
             max_rows: 512,
             rewind: Rewind::Anywhere,
             end_tokens: Vec::new(),
+            drafts: false,
             weight_bytes: 0,
             kv_bytes: 0,
         }
@@ -96,7 +97,7 @@ impl Engine for NullEngine {
         let n_rows: usize = spans.iter().map(|span| span.n_rows).sum();
         let value = |row: usize| match input {
             Input::Tokens(tokens) => tokens[row].0 as f32,
-            Input::Rows(rows) => rows[row * width],
+            Input::Rows(rows, _) => rows[row * width],
         };
         out.clear();
         self.predicted.clear();
@@ -125,7 +126,7 @@ impl Engine for NullEngine {
         };
         match (above, input) {
             (None, _) => {}
-            (Some(above), Input::Rows(rows)) => above.extend_from_slice(rows),
+            (Some(above), Input::Rows(rows, _)) => above.extend_from_slice(rows),
             (Some(above), Input::Tokens(_)) => {
                 above.resize(n_rows * width, 0.0);
                 above.chunks_exact_mut(width).enumerate().for_each(|(row, hidden)| hidden[0] = value(row));

@@ -33,6 +33,8 @@ pub struct EngineShape {
     pub rewind: Rewind,
     /// Tokens that end a generation (tail only), ascending.
     pub end_tokens: Vec<Token>,
+    /// Whether it drafts: [`Engine::draft`] (tail only).
+    pub drafts: bool,
     /// Bytes of weights in memory.
     pub weight_bytes: u64,
     /// Bytes of keys and values in memory.
@@ -112,8 +114,38 @@ impl Want {
 pub enum Input<'a> {
     /// For an engine that is first.
     Tokens(&'a [Token]),
-    /// For any other: row-major, `row_width` values each.
-    Rows(&'a [f32]),
+    /// For any other: row-major, `row_width` values each, and the tokens that they stand for, one per row.
+    Rows(&'a [f32], &'a [Token]),
+}
+
+/// A draft that a tail's own engine shall make.
+pub struct Wish {
+    /// The sequence's stream. It holds the positions below `position`, and maybe others, of guesses that were wrong.
+    pub slot: Slot,
+    /// The last token that is certain; it has not been an input yet.
+    pub token: Token,
+    /// Its position.
+    pub position: Position,
+    /// Tokens wanted, those at the positions behind it; at least one.
+    pub n_tokens: usize,
+    /// Chooses them: what [`Sampler::drafting`] gave.
+    pub sampler: Box<dyn Sampler>,
+}
+
+impl fmt::Debug for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slot, token, position, n_tokens, .. } = self;
+        write!(f, "Wish({n_tokens} tokens behind {token} at {position} in slot {})", slot.0)
+    }
+}
+
+/// What an engine expects to follow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Drafted {
+    /// In order; fewer than were wanted where the engine has no more.
+    pub tokens: Vec<Token>,
+    /// The engine's own probability of each of them, 0 to 1, before temperature and filters.
+    pub probabilities: Vec<f32>,
 }
 
 /// An engine that failed. The state of the spans' slots is undefined afterwards; the others are untouched.
@@ -179,6 +211,15 @@ pub trait Engine: Send {
         &[]
     }
 
+    /// Drafts for several sequences, each in a slot of its own: what the model's own blocks that draft expect to follow.
+    /// What slots hold, and what [`Engine::logits`] gives, is as before.
+    ///
+    /// # Errors
+    /// If the engine does not draft, or its back end refused. Nothing that any sequence depends on is lost.
+    fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
+        Err(EngineError { reason: format!("this engine does not draft, and {} were wanted", wishes.len()) })
+    }
+
     /// Forgets the slot's positions from `len` on.
     ///
     /// # Errors
@@ -218,6 +259,12 @@ pub trait Sampler: Send {
     /// # Errors
     /// If the sequence cannot go on: its grammar has become too complex, or leaves nothing to choose.
     fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError>;
+
+    /// A copy that chooses as this one would go on to, with the same noise at the same positions, and leaves this one
+    /// alone; its samples have their log-probabilities. None if guesses cannot be chosen so.
+    fn drafting(&self) -> Option<Box<dyn Sampler>> {
+        None
+    }
 }
 
 /// A sampled token.

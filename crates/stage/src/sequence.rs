@@ -6,7 +6,7 @@ use protocol::{Epoch, FaultKind, Frame, Position, RowDtype, SeqId, Token, Work};
 
 use crate::call::{Item, Moves};
 use crate::policy::{Candidate, Class};
-use crate::port::{EngineShape, Rewind, Slot, Want};
+use crate::port::{EngineShape, Rewind, Slot, Want, Wish};
 use crate::tail::{Sight, Tail};
 
 pub(crate) struct Sequence {
@@ -42,6 +42,8 @@ pub(crate) struct Running {
     /// The oldest position that can be computed again.
     oldest: Position,
     pub(crate) tail: Option<Tail>,
+    /// The draft that its last verdict has announced, until the engine makes it.
+    pub(crate) wish: Option<Wish>,
 }
 
 /// What to do with a sequence's first waiting frame.
@@ -134,6 +136,14 @@ impl Sequence {
         !self.busy && matches!(self.phase, Phase::Beginning(..)) && self.queue.front().is_some_and(is_open)
     }
 
+    /// The draft that it has announced and that somebody waits for; taken.
+    pub(crate) fn take_wish(&mut self) -> Option<Wish> {
+        match &mut self.phase {
+            Phase::Running(running) if !self.given_up => running.wish.take(),
+            _ => None,
+        }
+    }
+
     /// Whether nobody wants the result of computing a frame any more.
     pub(crate) fn is_unwanted(&self, work: &Work) -> bool {
         let stale = matches!(work, Work::Window(window) if window.epoch < self.newest);
@@ -165,7 +175,7 @@ impl Phase {
 impl Running {
     /// A sequence that holds the positions before `start`, for good.
     pub(crate) const fn new(slot: Slot, start: Position, tail: Option<Tail>) -> Self {
-        Self { slot, next: start, oldest: start, tail }
+        Self { slot, next: start, oldest: start, tail, wish: None }
     }
 
     /// Whether its first `len` positions are here and what lies behind them can be cut.

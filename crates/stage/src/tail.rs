@@ -12,7 +12,7 @@ use protocol::{
     Chunk, Company, End, Epoch, FaultKind, Open, Position, PromptPart, Token, Verdict, Window, Work,
 };
 
-use crate::port::{Engine, EngineError, Sampled, Sampler, Want};
+use crate::port::{Engine, EngineError, Sampled, Sampler, Slot, Want, Wish};
 use crate::prompt::Prompt;
 
 /// Samples one sequence.
@@ -144,6 +144,7 @@ impl Tail {
             mu: None,
             timings: Vec::new(),
             company: Company::Alone,
+            drafts: false,
         };
         for row in 0..window.tokens.len() {
             let position = window.base.plus(row + 1);
@@ -164,6 +165,20 @@ impl Tail {
             }
         }
         Ok(verdict)
+    }
+
+    /// The draft that a window wants behind its verdict, for an engine that drafts; the verdict announces it then.
+    pub(crate) fn wish(&self, window: &Window, verdict: &Verdict, slot: Slot) -> Option<Wish> {
+        let want = window.want_draft.as_ref()?;
+        let Phase::Generating { expected: position, held: token, .. } = self.phase else { return None };
+        if verdict.tokens.len() == window.tokens.len() && want.unless == Some(token) {
+            return None;
+        }
+        // The sequence has no token at `limit`, and none is drafted for the position before: it would be the only one.
+        let room = self.limit.0.saturating_sub(position.0 + 2) as usize;
+        let n_tokens = usize::from(want.tokens).min(room);
+        let sampler = (n_tokens > 0).then(|| self.sampler.drafting())??;
+        Some(Wish { slot, token, position, n_tokens, sampler })
     }
 
     fn end_at(&self, position: Position, sampled: &Sampled, end_tokens: &[Token]) -> Option<End> {
@@ -262,7 +277,7 @@ mod tests {
             base: Position(base),
             tokens: tokens.iter().copied().map(Token).collect(),
             run_ahead: false,
-            want_draft: false,
+            want_draft: None,
         }
     }
 

@@ -216,6 +216,7 @@ pub(super) fn plan(n_stages: u16, context: u32, n_slots: u16) -> LinePlan {
         exact: false,
         swa_full: true,
         undo_rows: 0,
+        drafts: false,
         prefix_bytes: 0,
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use anyhow::bail;
 use gguf::arch::{Architecture, Rewind};
 use gguf::{Model, Plan, Source};
 use line::LinePlan;
@@ -89,6 +90,9 @@ impl Prepared {
     /// Reads the model, cuts it if need be, and loads its vocabulary.
     pub(super) fn read(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Self> {
         let mut reporter = Reporter::default();
+        if args.speculate.drafts_itself() {
+            check_drafts(&args.model)?;
+        }
         let slices = slices::ensure(&args.model, &args.cut, wanted(args), &mut |step: Step, done, total| {
             reporter.set(step, done, total);
             line.starting(step.words(), Some(done as f32 / total.max(1) as f32));
@@ -153,6 +157,7 @@ impl Prepared {
             exact: args.exact,
             swa_full: args.swa_full,
             undo_rows: self.undo_rows,
+            drafts: self.speculate.drafts_itself(),
             prefix_bytes: args.prefix_bytes,
         }
     }
@@ -198,6 +203,19 @@ fn narrower(source: &Source<'_>, n_stages: usize) -> Vec<Plan> {
     (1..n_stages as u32).filter_map(|n| Plan::balanced(source, n).ok()).collect()
 }
 
+/// Whether a model has blocks that draft, and llama.cpp can run them beside a slice.
+fn check_drafts(path: &Path) -> anyhow::Result<()> {
+    let model = Model::open(path)?;
+    match Source::new(&model)?.drafts() {
+        Ok(_) => Ok(()),
+        Err(reason) => bail!(
+            "{} cannot draft for itself: {reason}; leave mtp out of --speculate, or name a model file that was made with \
+             its NextN block",
+            path.display()
+        ),
+    }
+}
+
 /// Where prefixes of a model can be cut: what its layers look back over is in its file.
 fn cuts(model: &Model, arch: &Architecture, swa_full: bool) -> Cuts {
     let window = model.arch_u32("attention.sliding_window").unwrap_or(0);
@@ -221,7 +239,9 @@ impl Guessing {
         match arch.rewind {
             Rewind::Anywhere => Self { speculate: asked.clone(), undo_rows: 0 },
             Rewind::Snapshots if is_wanted => {
-                let width = asked.reach.width.unwrap_or(UNDO_ROWS + 1).clamp(1, spec::MAX_WIDTH);
+                // A draft of the model's own fits into a window whole.
+                let drafted = asked.draft_len.map_or(0, u32::from).max(UNDO_ROWS);
+                let width = asked.reach.width.unwrap_or(drafted + 1).clamp(1, spec::MAX_WIDTH);
                 if asked.reach.depth.is_some_and(|depth| depth > 1) {
                     say(&format!(
                         "Note: models of architecture {} take back what their last call has read only, so that one \
@@ -336,6 +356,8 @@ mod tests {
         assert_eq!((little.speculate, little.undo_rows), (Speculate { reach, ..Speculate::auto() }, 3));
         let wider = of(&asked(Some(7), None), "lfm2");
         assert_eq!((wider.speculate.reach.max_width, wider.undo_rows), (7, 6));
+        let own = Speculate { sources: "mtp".parse().unwrap(), draft_len: Some(6), ..Speculate::default() };
+        assert_eq!(of(&own, "qwen35").undo_rows, 6, "a draft fits into a window");
         for (asked, arch) in [(asked(Some(7), Some(8)), "mamba2"), (Speculate::off(), "qwen35")] {
             let nothing = of(&asked, arch);
             assert_eq!((&nothing.speculate.sources, nothing.undo_rows), (&Sources::Off, 0));

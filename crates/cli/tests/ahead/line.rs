@@ -112,13 +112,13 @@ pub(crate) fn write(toy: Toy, folder: &Path) -> PathBuf {
 /// Width and depth as given, and these sources.
 pub(crate) fn pinned(sources: &str, width: u32, depth: u32) -> Speculate {
     let reach = Reach { width: Some(width), depth: Some(depth), ..Reach::default() };
-    Speculate { sources: sources.parse().expect("known sources"), reach }
+    Speculate { sources: sources.parse().expect("known sources"), reach, draft_len: None }
 }
 
 /// Width and depth as the controller likes.
 pub(crate) fn free(sources: &str) -> Speculate {
     let sources: Sources = sources.parse().expect("known sources");
-    Speculate { sources, reach: Reach::default() }
+    Speculate { sources, ..Speculate::default() }
 }
 
 struct Run<'a> {

@@ -1,7 +1,7 @@
 //! What any forecast must get right, and what the comparison leaves out.
 
 use forecast::{Case, Grid, Job, Kind, compare, run};
-use spec::{Reach, Sources, Speculate};
+use spec::{Reach, Speculate};
 
 use crate::bench::{Shape, line};
 
@@ -38,7 +38,7 @@ fn windows_beyond_those_that_fill_the_line_bring_nothing() {
                 assert!(deepest < 8, "a line of three stages is soon full");
                 for &depth in grid.depths.iter().filter(|&&depth| depth > deepest) {
                     let reach = Reach { width: Some(width), depth: Some(depth), ..Reach::default() };
-                    let speculate = Speculate { sources: Sources::Auto, reach };
+                    let speculate = Speculate { reach, ..Speculate::auto() };
                     let job = Job { workloads: &case.workloads, clients: 1 };
                     let rate = run(&line, job, &speculate).decode_rate;
                     assert!(rate <= 1.005 * best, "{} {width} {depth}: {rate} over {best}", row.name);

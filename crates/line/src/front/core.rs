@@ -237,6 +237,7 @@ impl Core {
             }
             Report::State(_)
             | Report::Prompt(_)
+            | Report::Draft(_)
             | Report::Counters(_)
             | Report::Notice(_)
             | Report::Leaving

@@ -64,10 +64,12 @@ impl Prompts {
 
 /// What all that a line computes depends on.
 pub(super) fn line_digest(plan: &LinePlan) -> [u8; 32] {
-    let LinePlan { model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, undo_rows, .. } = plan;
+    let LinePlan {
+        model, ranges, context, n_slots, row_dtype, kv, exact, swa_full, undo_rows, drafts, ..
+    } = plan;
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     let line = format!(
-        "{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full} {undo_rows}"
+        "{model} {ranges:?}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full} {undo_rows} {drafts}"
     );
     Name::new("line", &[line.as_bytes()]).digest()
 }
@@ -92,6 +94,7 @@ mod tests {
             exact: false,
             swa_full: true,
             undo_rows: 0,
+            drafts: false,
             prefix_bytes: 0,
         }
     }

@@ -27,11 +27,12 @@ impl Filed {
     pub(super) fn new(place: PrefixStore, assign: &Assign) -> Self {
         let PrefixStore { store, engine } = place;
         let Assign { holding, row_dtype, .. } = assign;
-        let Holding { model, layers, n_layers, context, n_slots, kv, exact, swa_full, undo_rows, .. } =
-            holding;
+        let Holding {
+            model, layers, n_layers, context, n_slots, kv, exact, swa_full, undo_rows, drafts, ..
+        } = holding;
         // Rows that travel in another form make other keys and values.
         let layout = format!(
-            "{model} {layers} of {n_layers}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full} {undo_rows}, {engine}"
+            "{model} {layers} of {n_layers}, {n_slots} x {context}, {row_dtype:?} {kv:?} {exact} {swa_full} {undo_rows} {drafts}, {engine}"
         );
         Self { store, layout }
     }

@@ -112,6 +112,7 @@ pub(crate) fn tail_layers() -> Holding {
         exact: false,
         swa_full: true,
         undo_rows: 0,
+        drafts: false,
     }
 }
 

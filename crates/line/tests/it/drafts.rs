@@ -6,7 +6,7 @@ use line::{Front, StageAddress, StageSpec};
 use net::Identity;
 use protocol::Token;
 use scheduler::Event;
-use spec::{Reach, Sources, Speculate};
+use spec::{Sources, Speculate};
 use stage::null::{CallTime, NullEngine};
 use tokio::sync::watch;
 
@@ -29,7 +29,7 @@ async fn drafted(sources: &str, n_slots: u16, context: u32) -> (Front, Vec<TestS
     }
     let mut config = front_config(identity, specs, &options);
     config.scheduler.speculate =
-        Speculate { sources: sources.parse::<Sources>().unwrap(), reach: Reach::default() };
+        Speculate { sources: sources.parse::<Sources>().unwrap(), ..Speculate::default() };
     let mut shape = NullEngine::shape(0, 1, WIDTH, n_slots);
     shape.context = context;
     assert_eq!(shape.n_vocab, N_VOCAB);

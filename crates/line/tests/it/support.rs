@@ -187,6 +187,7 @@ pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: 
             exact: false,
             swa_full: true,
             undo_rows: 0,
+            drafts: false,
             prefix_bytes: 0,
         },
         stages,

@@ -8,7 +8,7 @@ use protocol::Token;
 use super::LARGEST;
 
 /// Tokens with their logits. Holds no logit that is not a finite number.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Candidates {
     data: Vec<sys::llama_token_data>,
     /// Whether `data` is in descending order of logits.
@@ -132,9 +132,11 @@ impl Filter {
         // SAFETY: the sampler is live.
         unsafe { sys::llama_sampler_accept(self.0.as_ptr(), token.0) };
     }
+}
 
+impl Clone for Filter {
     /// A copy with the same state.
-    pub(super) fn duplicate(&self) -> Self {
+    fn clone(&self) -> Self {
         // SAFETY: the sampler is live; all samplers made here support cloning.
         let raw = unsafe { sys::llama_sampler_clone(self.0.as_ptr()) };
         // SAFETY: the clone is a new object of the same kind.

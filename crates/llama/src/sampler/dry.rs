@@ -14,6 +14,7 @@ use crate::vocab::Vocab;
 
 /// DRY with its state. It lowers the logits of tokens that would continue a repetition, and those are among the
 /// recent ones; so it works on a short list instead of the vocabulary.
+#[derive(Clone)]
 pub(super) struct Dry {
     filter: Filter,
     recent: Recent,
@@ -62,10 +63,10 @@ impl DryCache {
         let vocab = place.vocab.ok_or_else(|| refused("DRY needs a model with a tokenizer".to_owned()))?;
         let mut last = self.last.borrow_mut();
         let filter = match &*last {
-            Some((of, filter)) if of == params => filter.duplicate(),
+            Some((of, filter)) if of == params => filter.clone(),
             _ => {
                 let made = make(params, vocab, recent.limit())?;
-                let copy = made.duplicate();
+                let copy = made.clone();
                 *last = Some((params.clone(), made));
                 copy
             }

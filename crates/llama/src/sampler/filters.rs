@@ -11,6 +11,7 @@ use super::candidates::{Candidates, Filter};
 const NEGLIGIBLE: f32 = 80.0;
 
 /// The filters that are on, in order.
+#[derive(Clone)]
 pub(super) struct Filters {
     before_typical: Vec<Filter>,
     typical: Option<Filter>,

@@ -10,6 +10,7 @@ use super::pick;
 const ESTIMATED_FROM: usize = 100;
 
 /// Mirostat with its state.
+#[derive(Clone)]
 pub(super) struct Mirostat {
     params: protocol::Mirostat,
     temperature: f32,

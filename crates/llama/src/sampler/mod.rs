@@ -62,6 +62,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// How a token is chosen from the changed logits.
+#[derive(Clone)]
 enum Rule {
     /// Temperature 0.
     Argmax,
@@ -187,6 +188,23 @@ impl Sampler for LlamaSampler {
         let grammar_ended = self.follow(token)?;
         self.record(token);
         Ok(Sampled { token, logprobs, mu, grammar_ended })
+    }
+
+    /// A grammar is left to the front, which knows it anyway and cuts drafts where they leave it.
+    fn drafting(&self) -> Option<Box<dyn Sampler>> {
+        Some(Box::new(Self {
+            seed: self.seed,
+            choice: self.choice,
+            temperature: self.temperature,
+            bias: self.bias.clone(),
+            constraint: None,
+            penalties: self.penalties.clone(),
+            dry: self.dry.clone(),
+            rule: self.rule.clone(),
+            top_logprobs: Some(0),
+            changed: Vec::new(),
+            candidates: Candidates::default(),
+        }))
     }
 }
 

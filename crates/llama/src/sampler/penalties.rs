@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use protocol::{SamplerParams, Token};
 
 /// The most recent tokens, with counts.
+#[derive(Clone)]
 pub(super) struct Recent {
     limit: usize,
     order: VecDeque<Token>,
@@ -46,6 +47,7 @@ impl Recent {
 }
 
 /// The penalties with their state.
+#[derive(Clone)]
 pub(super) struct Penalties {
     recent: Recent,
     repeat: f32,

@@ -5,6 +5,7 @@ mod architectures;
 mod engine;
 mod exact;
 mod models;
+mod nextn;
 mod prompts;
 mod recurrent;
 mod sliding;

@@ -26,6 +26,10 @@ impl Line {
         self.engines.last().expect("a line has a stage")
     }
 
+    pub(crate) fn tail_mut(&mut self) -> &mut LlamaEngine {
+        self.engines.last_mut().expect("a line has a stage")
+    }
+
     /// Runs one call through all stages; returns the logits of all rows if they are wanted.
     pub(crate) fn call(&mut self, spans: &[Span], tokens: &[i32]) -> Vec<Vec<f32>> {
         self.run(spans, tokens);
@@ -37,7 +41,7 @@ impl Line {
         let tokens: Vec<Token> = tokens.iter().copied().map(Token).collect();
         let (mut rows, mut out) = (Vec::new(), Vec::new());
         for (index, engine) in self.engines.iter_mut().enumerate() {
-            let input = if index == 0 { Input::Tokens(&tokens) } else { Input::Rows(&rows) };
+            let input = if index == 0 { Input::Tokens(&tokens) } else { Input::Rows(&rows, &tokens) };
             engine.run(spans, input, &mut out).expect("the call is well-formed");
             std::mem::swap(&mut rows, &mut out);
         }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::DecodeError;
 use super::prompt::{get_part, put_part};
 use super::reader::{Field, Reader};
-use super::work::{get_timings, get_verdict, put_timings, put_verdict};
+use super::work::{get_draft, get_timings, get_verdict, put_draft, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
     Assign, Command, Downstream, Fault, FaultKind, Hint, Holding, KvType, LayerRange, ModelId, NodeId,
@@ -130,6 +130,7 @@ fn put_holding(w: &mut Writer<'_>, v: &Holding) {
     w.flag(v.exact);
     w.flag(v.swa_full);
     w.u32(v.undo_rows);
+    w.flag(v.drafts);
 }
 
 pub(super) fn put_layers(w: &mut Writer<'_>, v: LayerRange) {
@@ -179,6 +180,7 @@ fn get_holding(r: &mut Reader<'_>) -> Result<Holding, DecodeError> {
         exact: r.flag("holding.exact")?,
         swa_full: r.flag("holding.swa_full")?,
         undo_rows: r.u32_in("holding.undo_rows", 0, limits::MAX_ROWS)?,
+        drafts: r.flag("holding.drafts")?,
     })
 }
 
@@ -246,6 +248,10 @@ pub(super) fn put_to_front(w: &mut Writer<'_>, v: &ToFront) {
             put_notice(w, notice);
         }
         Report::Leaving => w.u8(9),
+        Report::Draft(draft) => {
+            w.u8(10);
+            put_draft(w, draft);
+        }
         Report::Stored(stored) => {
             w.u8(6);
             w.u64(stored.prefix.0);
@@ -309,6 +315,7 @@ pub(super) fn get_to_front(r: &mut Reader<'_>) -> Result<ToFront, DecodeError> {
         7 => Report::Prompt(Box::new(get_part(r)?)),
         8 => Report::Notice(get_notice(r)?),
         9 => Report::Leaving,
+        10 => Report::Draft(Box::new(get_draft(r)?)),
         tag => return Err(DecodeError::UnknownTag { field: "report", tag }),
     };
     Ok(ToFront { from, generation, report })

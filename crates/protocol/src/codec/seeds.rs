@@ -9,8 +9,8 @@ use crate::{
     Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType, LayerRange,
     LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex, Pooling,
     Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
-    SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored, Tenant, ToFront,
-    ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams,
+    SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored, TailDraft,
+    Tenant, ToFront, ToStage, Token, TokenLogprobs, Verdict, WantDraft, Window, WindowId, Work, XtcParams,
 };
 
 /// A message whose kinds have names: those of its seeds, but for what is added to tell several of one kind apart.
@@ -108,7 +108,7 @@ fn window() -> Window {
         base: Position(64),
         tokens: tokens(),
         run_ahead: true,
-        want_draft: false,
+        want_draft: Some(WantDraft { tokens: 4, unless: Some(Token(29991)) }),
     }
 }
 
@@ -177,6 +177,7 @@ const fn holding() -> Holding {
         exact: true,
         swa_full: false,
         undo_rows: 9,
+        drafts: true,
     }
 }
 
@@ -228,6 +229,7 @@ impl Kinds for ToFront {
                 StageState::Failed { .. } => "front_failed",
             },
             Report::Verdict(_) => "front_verdict",
+            Report::Draft(_) => "front_draft",
             Report::Prompt(part) => match part.found {
                 Found::Logprobs(_) => "front_prompt_logprobs",
                 Found::Rows(_) => "front_prompt_rows",
@@ -300,6 +302,7 @@ fn verdict() -> Verdict {
         mu: None,
         timings: Vec::new(),
         company: Company::Alone,
+        drafts: false,
     }
 }
 
@@ -316,7 +319,15 @@ pub(super) fn to_front() -> Vec<(&'static str, ToFront)> {
         mu: Some(9.5),
         timings: timings(),
         company: Company::Leads(2),
+        drafts: true,
         ..verdict()
+    };
+    let draft = TailDraft {
+        seq: SEQ,
+        base: Position(69),
+        tokens: tokens(),
+        probabilities: tokens().iter().map(|_| 0.75).collect(),
+        company: Company::Alone,
     };
     let counters =
         StageCounters { calls: 900, rows: 2700, windows: 800, chunks: 4, ..StageCounters::default() };
@@ -324,6 +335,7 @@ pub(super) fn to_front() -> Vec<(&'static str, ToFront)> {
     let reports = [
         ("", Report::Verdict(Box::new(verdict()))),
         ("_whole", Report::Verdict(Box::new(whole))),
+        ("", Report::Draft(Box::new(draft))),
         ("", part(Found::Logprobs(logprobs))),
         ("", part(Found::Rows(HiddenRows { width: 2, values: vec![0.5, -1.0, 0.0, 2.5] }))),
         ("", Report::Progress(Progress { seq: SEQ, next: Position(3), timings: timings() })),

@@ -11,7 +11,8 @@ use crate::{
     LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
     Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
     RowsHello, SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored,
-    Tenant, ToFront, ToStage, Token, TokenLogprobs, Verdict, Window, WindowId, Work, XtcParams, limits,
+    TailDraft, Tenant, ToFront, ToStage, Token, TokenLogprobs, Verdict, WantDraft, Window, WindowId, Work,
+    XtcParams, limits,
 };
 
 fn token() -> impl Strategy<Value = Token> {
@@ -182,7 +183,9 @@ fn open() -> impl Strategy<Value = Open> {
 }
 
 fn window() -> impl Strategy<Value = Window> {
-    (seq(), epoch(), window_id(), rows_at(), any::<(bool, bool)>()).prop_map(
+    let want = (1..=limits::MAX_DRAFT, option::of(token()));
+    let want = option::of(want.prop_map(|(tokens, unless)| WantDraft { tokens, unless }));
+    (seq(), epoch(), window_id(), rows_at(), (any::<bool>(), want)).prop_map(
         |(seq, epoch, window, (base, tokens), (run_ahead, want_draft))| Window {
             seq,
             epoch,
@@ -240,9 +243,10 @@ fn layers() -> impl Strategy<Value = (u32, LayerRange)> {
 fn holding() -> impl Strategy<Value = Holding> {
     let sizes = (1..=limits::MAX_CONTEXT, 1..=limits::MAX_SLOTS, 1..=limits::MAX_ROWS);
     let kv = prop_oneof![Just(KvType::F16), Just(KvType::Q8_0), Just(KvType::Q4_0)];
-    let flags = (any::<(bool, bool)>(), 0..=limits::MAX_ROWS);
+    let flags = (any::<(bool, bool, bool)>(), 0..=limits::MAX_ROWS);
     (any::<[u8; 32]>(), layers(), sizes, kv, flags).prop_map(
-        |(model, (n_layers, layers), (context, n_slots, max_rows), kv, ((exact, swa_full), undo_rows))| {
+        |(model, (n_layers, layers), (context, n_slots, max_rows), kv, flags)| {
+            let ((exact, swa_full, drafts), undo_rows) = flags;
             Holding {
                 model: ModelId(model),
                 layers,
@@ -254,6 +258,7 @@ fn holding() -> impl Strategy<Value = Holding> {
                 exact,
                 swa_full,
                 undo_rows,
+                drafts,
             }
         },
     )
@@ -313,13 +318,22 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     let end = prop_oneof![Just(End::EndOfGeneration), Just(End::Limit), Just(End::Grammar)];
     let logprobs = option::of(logprobs());
     let window = (seq(), epoch(), window_id(), rows_at());
-    let measured = (timings(), company());
+    let measured = (timings(), company(), any::<bool>());
     (window, option::of(end), logprobs, option::of(finite()), measured).prop_map(
-        |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, (timings, company))| {
+        |((seq, epoch, window, (base, tokens)), ended, logprobs, mu, (timings, company, drafts))| {
             let logprobs = logprobs.map_or_else(Vec::new, |logprobs| vec![logprobs; tokens.len()]);
-            Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company }
+            Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company, drafts }
         },
     )
+}
+
+fn draft() -> impl Strategy<Value = TailDraft> {
+    let guess = (token(), 0.0..=1.0_f32);
+    let guesses = vec(guess, 0..=usize::from(limits::MAX_DRAFT));
+    (seq(), place(), guesses, company()).prop_map(|(seq, base, guesses, company)| {
+        let (tokens, probabilities) = guesses.into_iter().unzip();
+        TailDraft { seq, base, tokens, probabilities, company }
+    })
 }
 
 fn state() -> impl Strategy<Value = StageState> {
@@ -382,6 +396,7 @@ pub(super) fn to_front() -> impl Strategy<Value = ToFront> {
     let report = prop_oneof![
         state().prop_map(Report::State),
         verdict().prop_map(|verdict| Report::Verdict(Box::new(verdict))),
+        draft().prop_map(|draft| Report::Draft(Box::new(draft))),
         (seq(), place(), timings()).prop_map(|(seq, next, timings)| Report::Progress(Progress {
             seq,
             next,

@@ -78,7 +78,7 @@ fn window(base: u32, tokens: &[i32]) -> Window {
         base: Position(base),
         tokens: tokens.iter().map(|&t| Token(t)).collect(),
         run_ahead: false,
-        want_draft: false,
+        want_draft: None,
     }
 }
 
@@ -293,13 +293,16 @@ fn a_reason_longer_than_any_text_is_cut_at_a_character() {
 #[test]
 fn another_version_is_told_apart_before_the_rest_is_read() {
     let mut bytes = bytes_of(&Hello {
-        version: 9,
+        version: 99,
         build: String::new(),
         role: LinkRole::Observe { notice: Bytes::new() },
     })
     .to_vec();
     bytes.extend_from_slice(b"fields of the future");
-    assert_eq!(Hello::decode(&bytes.into()), Err(DecodeError::Version { ours: PROTOCOL_VERSION, theirs: 9 }));
+    assert_eq!(
+        Hello::decode(&bytes.into()),
+        Err(DecodeError::Version { ours: PROTOCOL_VERSION, theirs: 99 })
+    );
     let refusal = HelloReply::Refuse(RefuseReason::Version { ours: 0x0102, theirs: 9 });
     assert_eq!(bytes_of(&refusal)[..], [1, 0, 2, 1, 9, 0], "older builds must be able to read it");
 }

@@ -10,8 +10,8 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
-    TokenLogprobs, Verdict, Window, Work, limits,
+    Chunk, Close, Company, End, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming, TailDraft,
+    TokenLogprobs, Verdict, WantDraft, Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -195,7 +195,10 @@ fn put_window(w: &mut Writer<'_>, v: &Window) {
     w.place(v.base);
     w.tokens(&v.tokens);
     w.flag(v.run_ahead);
-    w.flag(v.want_draft);
+    w.option(v.want_draft.as_ref(), |w, want| {
+        w.u8(want.tokens);
+        w.option(want.unless.as_ref(), |w, &token| w.token(token));
+    });
 }
 
 fn get_window(r: &mut Reader<'_>) -> Result<Window, DecodeError> {
@@ -208,7 +211,14 @@ fn get_window(r: &mut Reader<'_>) -> Result<Window, DecodeError> {
         base,
         tokens: r.row_tokens("window.tokens", base)?,
         run_ahead: r.flag("window.run_ahead")?,
-        want_draft: r.flag("window.want_draft")?,
+        want_draft: r.option("window.want_draft", get_want_draft)?,
+    })
+}
+
+fn get_want_draft(r: &mut Reader<'_>) -> Result<WantDraft, DecodeError> {
+    Ok(WantDraft {
+        tokens: r.u8_in("window.want_draft.tokens", 1, limits::MAX_DRAFT)?,
+        unless: r.option("window.want_draft.unless", |r| r.token("window.want_draft.unless"))?,
     })
 }
 
@@ -229,6 +239,36 @@ pub(super) fn put_verdict(w: &mut Writer<'_>, v: &Verdict) {
     w.option(v.mu.as_ref(), |w, &mu| w.f32(mu));
     put_timings(w, &v.timings);
     put_company(w, v.company);
+    w.flag(v.drafts);
+}
+
+pub(super) fn put_draft(w: &mut Writer<'_>, v: &TailDraft) {
+    w.u64(v.seq.0);
+    w.place(v.base);
+    w.tokens(&v.tokens);
+    w.list(&v.probabilities, |w, &probability| w.f32(probability));
+    put_company(w, v.company);
+}
+
+pub(super) fn get_draft(r: &mut Reader<'_>) -> Result<TailDraft, DecodeError> {
+    let (seq, base) = (r.seq("draft.seq")?, r.place("draft.base")?);
+    let tokens = r.tokens("draft.tokens", limits::MAX_DRAFT.into())?;
+    let probabilities =
+        r.list("draft.probabilities", limits::MAX_DRAFT.into(), 4, |r| r.finite("draft.probabilities"))?;
+    if probabilities.len() != tokens.len() {
+        return Err(DecodeError::Contradiction {
+            field: "draft.probabilities",
+            rule: "there is one per token",
+        });
+    }
+    if probabilities.iter().any(|probability| !(0.0..=1.0).contains(probability)) {
+        return Err(DecodeError::Contradiction {
+            field: "draft.probabilities",
+            rule: "they lie between 0 and 1",
+        });
+    }
+    let company = get_company(r, "draft.company")?;
+    Ok(TailDraft { seq, base, tokens, probabilities, company })
 }
 
 pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
@@ -246,7 +286,8 @@ pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
     let mu = r.option("verdict.mu", |r| r.finite("verdict.mu"))?;
     let timings = get_timings(r, "verdict.timings")?;
     let company = get_company(r, "verdict.company")?;
-    Ok(Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company })
+    let drafts = r.flag("verdict.drafts")?;
+    Ok(Verdict { seq, epoch, window, base, tokens, ended, logprobs, mu, timings, company, drafts })
 }
 
 fn get_end(r: &mut Reader<'_>) -> Result<End, DecodeError> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use protocol::{
-    Company, End, Fault, FaultKind, Hint, Progress, PromptPart, Report, SeqId, StageIndex, Stored, Verdict,
-    Work,
+    Company, End, Fault, FaultKind, Hint, Progress, PromptPart, Report, SeqId, StageIndex, Stored, TailDraft,
+    Verdict, Work,
 };
 use spec::Line;
 
@@ -27,13 +27,18 @@ impl Scheduler {
         let tail = StageIndex(self.config.n_stages - 1);
         let is_tails = matches!(
             report,
-            Report::Verdict(_) | Report::Prompt(_) | Report::Progress(_) | Report::Closed(_)
+            Report::Verdict(_)
+                | Report::Draft(_)
+                | Report::Prompt(_)
+                | Report::Progress(_)
+                | Report::Closed(_)
         );
         if is_tails && from != tail {
             return Err(ReportFault::NotTail { from, tail });
         }
         match &report {
             Report::Verdict(verdict) => self.tail_speaks_of(verdict.seq, now),
+            Report::Draft(draft) => self.tail_speaks_of(draft.seq, now),
             Report::Prompt(part) => self.tail_speaks_of(part.seq, now),
             Report::Progress(progress) => self.tail_speaks_of(progress.seq, now),
             // What is closed is gone, and other reports are no answers.
@@ -51,6 +56,14 @@ impl Scheduler {
                 self.awaited += verdict.company.awaited();
                 let result = self.handle_verdict(*verdict, now);
                 // Also if this verdict, the last of its group, had nothing to say itself.
+                if self.awaited <= 0 {
+                    self.answer(now);
+                }
+                result
+            }
+            Report::Draft(draft) => {
+                self.awaited += draft.company.awaited();
+                let result = self.handle_tail_draft(*draft);
                 if self.awaited <= 0 {
                     self.answer(now);
                 }
@@ -113,6 +126,21 @@ impl Scheduler {
             Some(End::Limit) => self.finish(seq, Finish::Length, now),
             None if is_probe => self.finish(seq, Finish::Length, now),
             None => {}
+        }
+        Ok(())
+    }
+
+    /// What the tail expects to follow. A window may have waited for it; those of one group go out as one again.
+    fn handle_tail_draft(&mut self, draft: TailDraft) -> Result<(), ReportFault> {
+        let seq = draft.seq;
+        let Some(_) = self.live(seq)? else {
+            self.stats.late_reports += 1;
+            return Ok(());
+        };
+        let n_live = self.n_live();
+        let line = Line { pace: &self.pace, n_live };
+        if self.sequences.get_mut(&seq).is_some_and(|sequence| sequence.handle_tail_draft(draft, line)) {
+            self.answered.push(seq);
         }
         Ok(())
     }

@@ -371,7 +371,11 @@ fn guessing() -> Config {
     let reach = Reach { width: Some(2), depth: Some(3), ..Reach::default() };
     Config {
         chunk_rows: 16,
-        speculate: Speculate { sources: Sources::List(vec![Source::Predicted, Source::Suffix]), reach },
+        speculate: Speculate {
+            sources: Sources::List(vec![Source::Predicted, Source::Suffix]),
+            reach,
+            draft_len: None,
+        },
         ..Config::new(3, 2, 40, 100)
     }
 }
@@ -428,7 +432,7 @@ fn a_prediction_is_followed_and_must_be_of_the_vocabulary() {
 fn drafted() -> Config {
     let reach = Reach { width: Some(1), depth: Some(3), ..Reach::default() };
     let sources = "draft=small.gguf".parse().expect("a list of sources");
-    Config { speculate: Speculate { sources, reach }, ..guessing() }
+    Config { speculate: Speculate { sources, reach, draft_len: None }, ..guessing() }
 }
 
 fn draft(epoch: u32, base: u32, ids: &[i32]) -> Draft {

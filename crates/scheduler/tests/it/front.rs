@@ -83,6 +83,7 @@ pub(crate) fn verdict(seq: u64, window: u32, base: u32, token: i32, ended: Optio
         mu: None,
         timings: vec![StageTiming { queue_us: 1, compute_us: 10, batch_rows: 2 }; 3],
         company: protocol::Company::Alone,
+        drafts: false,
     }
 }
 

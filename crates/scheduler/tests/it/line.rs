@@ -187,6 +187,7 @@ impl Line {
             mu: None,
             timings: vec![StageTiming { queue_us: 1, compute_us: 2, batch_rows: 1 }],
             company: protocol::Company::Alone,
+            drafts: false,
         }
     }
 

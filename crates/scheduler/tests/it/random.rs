@@ -333,6 +333,7 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
                 mu: None,
                 timings: Vec::new(),
                 company: protocol::Company::Alone,
+                drafts: false,
             }))
         },
     );

@@ -259,6 +259,7 @@ impl Front for Guesses {
             | Report::Counters(_)
             | Report::Notice(_)
             | Report::Leaving
+            | Report::Draft(_)
             | Report::Stored(_) => Ok(()),
             Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
             Report::Progress(progress) => {

@@ -109,6 +109,7 @@ impl Stage {
     pub(super) fn add_to(&self, counts: &mut Counts) {
         counts.dropped += self.core.stats().stale_windows;
         counts.spoiled_calls += self.engine.inner().spoiled_calls();
+        counts.drafted += self.engine.inner().drafted();
     }
 
     /// Its process ends, and another one begins with nothing but the disk, if that.

@@ -1,9 +1,11 @@
 //! A range of the toy model's layers with its memory. It does what it is told and checks nothing: see `watch`.
 
-use protocol::{Open, Position};
-use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want};
+use protocol::{LayerRange, Open, Position, Token};
+use stage::{
+    Cancel, Drafted, Engine, EngineError, EngineShape, Input, Rewind, Sampler, Slot, Span, Want, Wish,
+};
 
-use super::{Model, ROW_WIDTH, ToySampler, remember, unfold};
+use super::{Model, ROW_WIDTH, ToySampler, Walk, remember, unfold};
 use crate::random::Random;
 use crate::scenario::is_refused;
 
@@ -15,6 +17,10 @@ type Memory = Vec<u64>;
 pub(crate) struct Flaws {
     /// Whether it only claims to cut: the fault that the checkers must see.
     pub(crate) forgets_to_cut: bool,
+    /// Whether what it has drafted stays behind the rows of its layers: another such fault.
+    pub(crate) keeps_drafts: bool,
+    /// How often its drafts are right, in percent.
+    pub(crate) agreement: u32,
     /// Percent of its calls and cuts that fail, and say so.
     pub(crate) failures: u32,
     pub(crate) random: Random,
@@ -23,7 +29,7 @@ pub(crate) struct Flaws {
 pub(crate) struct ToyEngine {
     model: Model,
     shape: EngineShape,
-    /// By slot, then by layer.
+    /// By slot, then by layer; behind the layers of a tail that drafts the tokens that it was told.
     slots: Vec<Vec<Memory>>,
     /// Of the last call, for the rows that asked for them; the others are empty.
     logits: Vec<Vec<f32>>,
@@ -34,6 +40,8 @@ pub(crate) struct ToyEngine {
     leftover: Vec<usize>,
     /// Calls that computed on top of leftover rows.
     spoiled_calls: u64,
+    /// Tokens drafted.
+    drafted: u64,
     cancel: Cancel,
     was_cancelled: bool,
 }
@@ -41,15 +49,17 @@ pub(crate) struct ToyEngine {
 impl ToyEngine {
     pub(crate) fn new(model: Model, shape: EngineShape, flaws: Flaws) -> Self {
         let n_slots = usize::from(shape.n_slots);
+        let n_memories = shape.layers.len() as usize + usize::from(shape.drafts);
         Self {
             model,
-            slots: vec![vec![Memory::new(); shape.layers.len() as usize]; n_slots],
+            slots: vec![vec![Memory::new(); n_memories]; n_slots],
             shape,
             logits: Vec::new(),
             hidden: Vec::new(),
             flaws,
             leftover: vec![0; n_slots],
             spoiled_calls: 0,
+            drafted: 0,
             cancel: Cancel::default(),
             was_cancelled: false,
         }
@@ -64,6 +74,10 @@ impl ToyEngine {
         self.spoiled_calls
     }
 
+    pub(crate) const fn drafted(&self) -> u64 {
+        self.drafted
+    }
+
     /// After a failure nobody may rely on what any slot of the call holds: `watch` sees to that.
     fn may_fail(&mut self) -> Result<(), EngineError> {
         if self.flaws.random.percent(self.flaws.failures) {
@@ -74,12 +88,45 @@ impl ToyEngine {
 
     /// The row above all of the engine's layers.
     fn compute(&mut self, slot: Slot, position: Position, mut row: u64) -> u64 {
-        for (layer, memory) in (self.shape.layers.start..).zip(&mut self.slots[usize::from(slot.0)]) {
+        let LayerRange { start, end } = self.shape.layers;
+        for (layer, memory) in (start..end).zip(&mut self.slots[usize::from(slot.0)]) {
             let remembered = remember(memory.last().copied().unwrap_or(0), position.0, row);
             memory.push(remembered);
             row = Model::layer(layer, row, remembered);
         }
         row
+    }
+}
+
+impl ToyEngine {
+    /// What the whole model would say, as far as the tail was told its tokens; but for some tokens, which are wrong.
+    fn draft_one(&mut self, wish: Wish) -> Result<Drafted, EngineError> {
+        let Wish { slot, mut token, position, n_tokens, mut sampler } = wish;
+        let memories = &mut self.slots[usize::from(slot.0)];
+        let told = memories.last().and_then(|tokens| tokens.get(..position.0 as usize));
+        let told = told.ok_or_else(|| EngineError { reason: "a draft behind what it was told".into() })?;
+        let mut walk = Walk::new(&self.model);
+        for &token in told {
+            walk.step(Token(token as i32));
+        }
+        let mut drafted = Drafted::default();
+        for i in 1..=n_tokens {
+            let logits: Vec<f32> = self.model.logits(walk.step(token)).collect();
+            token = sampler.sample(position.plus(i), &logits)?.token;
+            if !self.flaws.random.percent(self.flaws.agreement) {
+                token = Token((token.0 + 1) % self.model.n_vocab.cast_signed());
+            }
+            drafted.tokens.push(token);
+            drafted.probabilities.push(self.flaws.agreement as f32 / 100.0);
+            self.drafted += 1;
+        }
+        if self.flaws.keeps_drafts {
+            memories
+                .iter_mut()
+                .for_each(|memory| memory.extend(drafted.tokens.iter().map(|token| token.0 as u64)));
+            self.leftover[usize::from(slot.0)] += drafted.tokens.len();
+        }
+        Ok(drafted)
     }
 }
 
@@ -113,9 +160,14 @@ impl Engine for ToyEngine {
             for i in 0..span.n_rows {
                 let below = match input {
                     Input::Tokens(tokens) => self.model.embed(tokens[n_done]),
-                    Input::Rows(rows) => unpack(&rows[n_done * ROW_WIDTH..][..ROW_WIDTH]),
+                    Input::Rows(rows, _) => unpack(&rows[n_done * ROW_WIDTH..][..ROW_WIDTH]),
                 };
                 let row = self.compute(span.slot, span.base.plus(i), below);
+                if self.shape.drafts {
+                    let (Input::Tokens(tokens) | Input::Rows(_, tokens)) = input;
+                    let memories = &mut self.slots[usize::from(span.slot.0)];
+                    memories.last_mut().expect("it has one for tokens").push(tokens[n_done].0 as u64);
+                }
                 if self.shape.is_tail {
                     let logits = (span.want == Want::Logits).then(|| self.model.logits(row).collect());
                     self.logits.push(logits.unwrap_or_default());
@@ -138,6 +190,11 @@ impl Engine for ToyEngine {
         &self.hidden[row]
     }
 
+    fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
+        self.may_fail()?;
+        wishes.into_iter().map(|wish| self.draft_one(wish)).collect()
+    }
+
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
         self.may_fail()?;
         let index = usize::from(slot.0);
@@ -146,6 +203,7 @@ impl Engine for ToyEngine {
             self.leftover[index] = held.saturating_sub(len.0 as usize);
             return Ok(());
         }
+        self.leftover[index] = 0;
         self.slots[index].iter_mut().for_each(|memory| memory.truncate(len.0 as usize));
         Ok(())
     }

@@ -7,6 +7,7 @@ use stage::{EngineError, Sampled, Sampler};
 
 use crate::random::mix2;
 
+#[derive(Clone)]
 pub(crate) struct ToySampler {
     seed: u64,
     choice: u32,
@@ -54,5 +55,9 @@ impl Sampler for ToySampler {
             .n_logprobs
             .map(|n| TokenLogprobs { logprob: -1.0, top: vec![(token, -1.0); usize::from(n)] });
         Ok(Sampled { token, logprobs, mu: None, grammar_ended: false })
+    }
+
+    fn drafting(&self) -> Option<Box<dyn Sampler>> {
+        Some(Box::new(self.clone()))
     }
 }

@@ -70,7 +70,7 @@ impl Run {
         let start =
             Start { setup, prompt: prompt.clone(), prediction: None, own: vec![Box::new(Drafted::new())] };
         Self {
-            speculation: Speculation::new(start, &Speculate { sources, reach }),
+            speculation: Speculation::new(start, &Speculate { sources, reach, draft_len: None }),
             pace: Pace::new(3),
             tail: Tail::new(case.model, &prompt, limit),
             told: prompt.clone(),

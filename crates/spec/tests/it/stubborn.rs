@@ -6,8 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use protocol::{Position, Token};
 use spec::{
-    Answer, Ask, Block, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Sources, Speculate, Speculation,
-    Start,
+    Answer, Ask, Block, Line, Pace, Prior, Proposer, RUNS, Reach, Setup, Speculate, Speculation, Start,
 };
 
 use crate::tail::{END, Model, SEQ, Tail};
@@ -86,7 +85,7 @@ proptest! {
             prediction: None,
             own: vec![Box::new(Stubborn { kind, model, said: Vec::new() })],
         };
-        let mut speculation = Speculation::new(start, &Speculate { sources: Sources::Off, reach });
+        let mut speculation = Speculation::new(start, &Speculate { reach, ..Speculate::off() });
         let mut tail = Tail::new(model, &prompt, limit);
         let (mut pace, mut now) = (Pace::new(3), Duration::ZERO);
         while speculation.ended().is_none() {

@@ -112,5 +112,6 @@ pub(crate) fn verdict(window: &Window, tokens: &[Token], ended: Option<End>) -> 
         mu: None,
         timings: Vec::new(),
         company: protocol::Company::Alone,
+        drafts: false,
     }
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Company, FaultKind, Frame, Open, Position, Progress, Report, Rows, SeqId, StageTiming, Verdict, WindowId,
-    Work,
+    Company, FaultKind, Frame, Open, Position, Progress, Report, Rows, SeqId, StageTiming, TailDraft,
+    Verdict, WindowId, Work,
 };
 
 use super::{Output, StageCore, StoreWork};
 use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Load as Filling, Moved, Outcome, RunError};
 use crate::policy::{Candidate, Room};
-use crate::port::{Blob, Engine, EngineError, Rewind, Sampler, Slot, Span};
+use crate::port::{Blob, Drafted, Engine, EngineError, Rewind, Sampler, Slot, Span};
 use crate::sequence::{Phase, Running, base_of};
 use crate::stats::Load;
 use crate::tail::Tail;
@@ -20,15 +20,27 @@ impl StageCore {
     /// What the engine shall do next; none if nothing is ready or a call is under way.
     pub fn next_call(&mut self, now: Duration) -> Option<Call> {
         self.buffers.as_ref()?;
-        let kind = match self.next_begin() {
-            Some(begin) => Kind::Begin(begin),
-            None => match self.next_batch() {
-                Some(batch) => Kind::Run(batch),
-                None => self.next_save()?,
-            },
-        };
+        let next = self.next_draft().or_else(|| self.next_begin().map(Kind::Begin));
+        let next = next.or_else(|| self.next_batch().map(Kind::Run));
+        let kind = next.or_else(|| self.next_save())?;
         let buffers = self.buffers.take()?;
         Some(Call { kind, buffers, era: self.era, started: now })
+    }
+
+    /// What verdicts have announced, all of it in one call and before anything else: whoever waits for a draft has nothing
+    /// under way.
+    fn next_draft(&mut self) -> Option<Kind> {
+        if !self.shape.drafts {
+            return None;
+        }
+        let mut wished: Vec<_> = self
+            .sequences
+            .iter_mut()
+            .filter_map(|(&seq, sequence)| sequence.take_wish().map(|wish| (seq, wish)))
+            .collect();
+        wished.sort_by_key(|(_, wish)| wish.slot);
+        let (sequences, wishes): (Vec<_>, Vec<_>) = wished.into_iter().unzip();
+        (!sequences.is_empty()).then_some(Kind::Draft(sequences, wishes))
     }
 
     fn next_begin(&mut self) -> Option<Begin> {
@@ -119,6 +131,7 @@ impl StageCore {
             match outcome {
                 Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
                 Outcome::Save(prefix, slot, len, saved) => self.saved(prefix, slot, len, saved),
+                Outcome::Draft(of, drafted) => self.drafted(&of, drafted),
                 Outcome::Run(batch, result) => {
                     self.policy.charge(time);
                     let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
@@ -155,6 +168,26 @@ impl StageCore {
         }
         self.settle(open.seq);
         self.wake();
+    }
+
+    /// Every announced draft is told, an empty one if it could not be made: somebody waits for it.
+    fn drafted(&mut self, of: &[(SeqId, Position)], drafted: Result<Vec<Drafted>, EngineError>) {
+        let mut drafted = drafted.unwrap_or_else(|error| {
+            tracing::warn!("no draft: {error}");
+            Vec::new()
+        });
+        drafted.resize(of.len(), Drafted::default());
+        let said = self.outputs.len();
+        for (&(seq, base), Drafted { tokens, probabilities }) in of.iter().zip(drafted) {
+            if self.sequences.get(&seq).is_some_and(|sequence| !sequence.given_up) {
+                let draft = TailDraft { seq, base, tokens, probabilities, company: Company::Alone };
+                self.outputs.push_back(Output::Report(Report::Draft(Box::new(draft))));
+            }
+        }
+        Company::form(self.outputs.iter_mut().skip(said).filter_map(|output| match output {
+            Output::Report(Report::Draft(draft)) => Some(&mut draft.company),
+            _ => None,
+        }));
     }
 
     /// Notes where prefixes are now. Whether the slot holds what its sequence begins with.
@@ -295,13 +328,19 @@ impl StageCore {
 
     fn judge(&mut self, item: Item, first_row: usize, engine: &dyn Engine) {
         let Some(sequence) = self.sequences.get_mut(&item.seq) else { return };
-        let Phase::Running(Running { tail: Some(tail), .. }) = &mut sequence.phase else { return };
+        let Phase::Running(Running { tail: Some(tail), slot, wish, .. }) = &mut sequence.phase else {
+            return;
+        };
         let timings = item.frame.timings;
         let report = match &item.frame.work {
             Work::Window(window) => {
                 let logits = |row: usize| engine.logits(first_row + row);
                 match tail.judge(window, &self.shape.end_tokens, logits) {
-                    Ok(verdict) => Report::Verdict(Box::new(Verdict { timings, ..verdict })),
+                    Ok(verdict) => {
+                        *wish = tail.wish(window, &verdict, *slot).filter(|_| self.shape.drafts);
+                        let drafts = wish.is_some();
+                        Report::Verdict(Box::new(Verdict { timings, drafts, ..verdict }))
+                    }
                     Err(error) => {
                         return self.poison(item.seq, FaultKind::Sampler { reason: error.reason });
                     }

@@ -32,7 +32,7 @@ pub(crate) fn window(epoch: u32, base: u32, ids: &[i32]) -> Frame {
         base: Position(base),
         tokens: tokens(ids),
         run_ahead: false,
-        want_draft: false,
+        want_draft: None,
     }))
 }
 

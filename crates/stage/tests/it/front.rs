@@ -148,7 +148,7 @@ impl Front {
             base: Position(self.edge as u32),
             tokens: self.text[self.edge..end].to_vec(),
             run_ahead: self.edge >= self.committed.len(),
-            want_draft: false,
+            want_draft: None,
         };
         self.windows += 1;
         self.edge = end;

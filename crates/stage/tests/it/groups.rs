@@ -26,7 +26,7 @@ fn window(seq: u64, number: u32, company: Company) -> Frame {
         base: Position(number),
         tokens: vec![Token(1)],
         run_ahead: false,
-        want_draft: false,
+        want_draft: None,
     };
     Frame { company, ..Frame::new(Work::Window(window)) }
 }

@@ -1,6 +1,7 @@
 //! The stage against a toy model whose tokens depend on everything that its slots hold.
 #![forbid(unsafe_code)]
 
+mod drafts;
 mod faults;
 mod front;
 mod groups;

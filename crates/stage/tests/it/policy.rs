@@ -27,7 +27,7 @@ fn window(seq: u64, epoch: u32, base: u32, n: usize, run_ahead: bool) -> Frame {
         base: Position(base),
         tokens: vec![Token(1); n],
         run_ahead,
-        want_draft: false,
+        want_draft: None,
     }))
 }
 

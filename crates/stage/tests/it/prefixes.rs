@@ -47,7 +47,7 @@ pub(crate) fn window(seq: SeqId, base: usize, token: Token) -> Frame {
         base: Position(base as u32),
         tokens: vec![token],
         run_ahead: false,
-        want_draft: false,
+        want_draft: None,
     }))
 }
 

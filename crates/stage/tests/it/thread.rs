@@ -71,7 +71,7 @@ fn window(base: u32, token: Token) -> Frame {
         base: Position(base),
         tokens: vec![token],
         run_ahead: false,
-        want_draft: false,
+        want_draft: None,
     }))
 }
 

@@ -2,7 +2,10 @@
 //! so any missing, stale or misplaced position changes the tokens. Its engine asserts the port's contract.
 
 use protocol::{LayerRange, Open, Position, SamplerParams, SeqId, Token};
-use stage::{Cancel, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want};
+use stage::{
+    Cancel, Drafted, Engine, EngineError, EngineShape, Input, Rewind, Sampled, Sampler, Slot, Span, Want,
+    Wish,
+};
 
 pub(crate) const N_LAYERS: u32 = 6;
 pub(crate) const N_VOCAB: usize = 16;
@@ -117,6 +120,10 @@ pub(crate) struct Toy {
     logits: Vec<Vec<f32>>,
     hidden: Vec<Vec<f32>>,
     pub(crate) failure: Failure,
+    /// What it was asked to draft, call by call: slot, last token, its position and the number of tokens.
+    pub(crate) wishes: Vec<Vec<(u16, i32, u32, usize)>>,
+    /// Whether the next draft fails.
+    pub(crate) refuses_draft: bool,
     /// Whether the next save fails.
     pub(crate) refuses_save: bool,
     pub(crate) calls: Vec<Vec<Span>>,
@@ -142,6 +149,7 @@ impl Toy {
             max_rows,
             rewind,
             end_tokens: if is_tail { vec![END] } else { Vec::new() },
+            drafts: false,
             weight_bytes: 0,
             kv_bytes: 0,
         };
@@ -152,6 +160,8 @@ impl Toy {
             logits: Vec::new(),
             hidden: Vec::new(),
             failure: Failure::None,
+            wishes: Vec::new(),
+            refuses_draft: false,
             refuses_save: false,
             calls: Vec::new(),
             cuts: Vec::new(),
@@ -203,11 +213,11 @@ impl Engine for Toy {
         }
         let below = |row: usize| match input {
             Input::Tokens(tokens) => tokens[row].0 as u64,
-            Input::Rows(rows) => unpack(&rows[row * WIDTH..(row + 1) * WIDTH]),
+            Input::Rows(rows, _) => unpack(&rows[row * WIDTH..(row + 1) * WIDTH]),
         };
         let n_input = match input {
             Input::Tokens(tokens) => tokens.len(),
-            Input::Rows(rows) => rows.len() / WIDTH,
+            Input::Rows(rows, _) => rows.len() / WIDTH,
         };
         assert_eq!(n_input, spans.iter().map(|s| s.n_rows).sum::<usize>());
         out.clear();
@@ -242,6 +252,19 @@ impl Engine for Toy {
     fn hidden(&self, row: usize) -> &[f32] {
         assert!(!self.hidden[row].is_empty(), "nobody asked for row {row}");
         &self.hidden[row]
+    }
+
+    fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
+        let said = |wish: &Wish| (wish.slot.0, wish.token.0, wish.position.0, wish.n_tokens);
+        self.wishes.push(wishes.iter().map(said).collect());
+        if std::mem::take(&mut self.refuses_draft) {
+            return Err(EngineError { reason: "no memory for a draft".into() });
+        }
+        let draft = |wish: &Wish| Drafted {
+            tokens: (0..wish.n_tokens as i32).map(Token).collect(),
+            probabilities: vec![0.5; wish.n_tokens],
+        };
+        Ok(wishes.iter().map(draft).collect())
     }
 
     fn truncate(&mut self, slot: Slot, len: Position) -> Result<(), EngineError> {
@@ -293,7 +316,16 @@ fn unpack(row: &[f32]) -> u64 {
     row.iter().rev().fold(0, |hidden, &value| hidden << 16 | value as u64)
 }
 
+impl Toy {
+    /// A tail that drafts.
+    pub(crate) fn that_drafts(mut self) -> Self {
+        self.shape.drafts = true;
+        self
+    }
+}
+
 /// Its tokens depend on every token before, so that one heard twice, never or out of order shows.
+#[derive(Clone)]
 struct ToySampler {
     seed: u64,
     history: u64,
@@ -315,6 +347,10 @@ impl Sampler for ToySampler {
         let token = sampled(best as u64, self.history, self.seed);
         self.prompt(token);
         Ok(Sampled { token, logprobs: None, mu: None, grammar_ended: false })
+    }
+
+    fn drafting(&self) -> Option<Box<dyn Sampler>> {
+        Some(Box::new(self.clone()))
     }
 }
 

@@ -87,6 +87,7 @@ impl ToyEngine {
             max_rows: MAX_ROWS as usize,
             rewind: Rewind::Anywhere,
             end_tokens: Vec::new(),
+            drafts: false,
             weight_bytes: 0,
             kv_bytes: 0,
         };
@@ -110,7 +111,7 @@ impl Engine for ToyEngine {
         let n_rows: usize = spans.iter().map(|span| span.n_rows).sum();
         let serial = match input {
             Input::Tokens(_) => self.serial.load(Ordering::Relaxed) + 1,
-            Input::Rows(rows) => rows[0] as u32,
+            Input::Rows(rows, _) => rows[0] as u32,
         };
         self.serial.store(serial, Ordering::Relaxed);
         out.clear();

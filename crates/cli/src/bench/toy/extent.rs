@@ -58,6 +58,7 @@ impl Way {
             Self::Fixed { width, depth } => Speculate {
                 sources: Sources::Auto,
                 reach: Reach { width: Some(width), depth: Some(depth), ..Reach::default() },
+                draft_len: None,
             },
         }
     }

@@ -34,6 +34,8 @@ pub struct LinePlan {
     /// Rows of a call that stages with recurrent layers can take back. The scheduler's windows must not be wider than that and
     /// one more, and one at a time.
     pub undo_rows: u32,
+    /// Whether the tail drafts with the model's own blocks for that.
+    pub drafts: bool,
     /// Bytes that each stage has for parked prefixes beside its engine.
     pub prefix_bytes: u64,
 }
@@ -57,6 +59,7 @@ impl LinePlan {
             exact: self.exact,
             swa_full: self.swa_full,
             undo_rows: self.undo_rows,
+            drafts: self.drafts,
         }
     }
 }

@@ -56,6 +56,7 @@ pub(super) fn roster_of(
         exact: false,
         swa_full: true,
         undo_rows: 0,
+        drafts: false,
         prefix_bytes: 0,
     };
     let address = |i: u16| Some(format!("host:{i}"));

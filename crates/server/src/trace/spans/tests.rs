@@ -70,7 +70,7 @@ impl Diary {
             base: Position(10),
             tokens: vec![Token(1); 2],
             run_ahead: false,
-            want_draft: false,
+            want_draft: None,
         };
         self.0.sent(&Work::Window(window), Vec::new, ms(now));
         self
@@ -88,6 +88,7 @@ impl Diary {
             mu: None,
             timings: timings(),
             company: Company::Alone,
+            drafts: false,
         };
         self.0.heard(&Report::Verdict(Box::new(verdict)), ms(now));
         self

@@ -1,0 +1,313 @@
+//! The model's own blocks that draft (*NextN*), beside the layers of a tail: a second context of llama.cpp.
+//!
+//! Such a block reads a token and the hidden row that the layers, behind their last norm, have given for the token
+//! *before* it; it has keys and values of its own. So it has to be told every token that the layers compute, each with the
+//! row of its predecessor. Owns: that these rows reach it, shifted by one, across calls, cuts, saved slots and guesses that
+//! were wrong; and drafting, several sequences in one call.
+//!
+//! Nothing here may disturb decoding: what the block is told is told late, at the next call or when a draft is wanted, so
+//! that no token waits for it. A slot whose rows are lost goes on with an empty memory, as at the beginning of a text.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::{Position, Token};
+use stage::{Drafted, EngineError, Slot, Span, Wish};
+
+use crate::LoadError;
+use crate::context::{Context, ContextOptions, NotComputed};
+use crate::model::Model;
+
+/// Hidden rows that are kept of each slot: so far back it can be cut without losing the row before the cut. Guesses that
+/// were wrong are fewer; a prefix that is cut further back begins without that row.
+const KEPT: usize = 64;
+
+/// See the module.
+pub(crate) struct NextN {
+    context: Context,
+    /// Values in a hidden row.
+    width: usize,
+    slots: Vec<Held>,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    /// Position of the first of `tokens`.
+    first: u32,
+    /// The last tokens that the layers have computed.
+    tokens: Vec<Token>,
+    /// Their hidden rows, row-major.
+    rows: Vec<f32>,
+    /// Positions that the block has in its memory, or has given up.
+    told: u32,
+}
+
+impl Held {
+    /// Positions that the layers have computed.
+    fn end(&self) -> u32 {
+        self.first + self.tokens.len() as u32
+    }
+
+    /// As at the beginning of a text that has `len` positions nobody knows.
+    fn forget(&mut self, len: u32) {
+        *self = Self { first: len, told: len, ..Self::default() };
+    }
+
+    fn truncate(&mut self, len: u32, width: usize) {
+        let n = len.saturating_sub(self.first) as usize;
+        self.tokens.truncate(n);
+        self.rows.truncate(n * width);
+        self.first = self.first.min(len);
+    }
+
+    /// The row of the token before `position`; none at the beginning, and where it is lost.
+    fn before(&self, position: u32, width: usize) -> Option<&[f32]> {
+        let at = position.checked_sub(1)?.checked_sub(self.first)? as usize;
+        self.rows.get(at * width..(at + 1) * width)
+    }
+
+    /// Drops the oldest rows but for [`KEPT`]; all of them have been told.
+    fn trim(&mut self, width: usize) {
+        let n = self.tokens.len().saturating_sub(KEPT);
+        self.tokens.drain(..n);
+        self.rows.drain(..n * width);
+        self.first += n as u32;
+    }
+}
+
+/// One sequence while it is drafted.
+struct Draft {
+    wish: Wish,
+    drafted: Drafted,
+    /// The next input: the last token and the row before it.
+    token: Token,
+    row: Vec<f32>,
+}
+
+impl NextN {
+    /// A context for the blocks in `model`, which was loaded with them. `options` are those of the layers' context.
+    pub(crate) fn new(model: Arc<Model>, options: &ContextOptions, path: &Path) -> Result<Self, LoadError> {
+        let width = model.output_width();
+        let options = ContextOptions { undo_rows: 0, capture: None, ..options.clone() };
+        let n_slots = usize::from(options.n_slots);
+        let context = Context::drafting(model, &options, path)?;
+        Ok(Self { context, width, slots: vec![Held::default(); n_slots] })
+    }
+
+    /// Values in a hidden row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The layers have computed a call: its tokens and their hidden rows, in its order.
+    pub(crate) fn note(&mut self, spans: &[Span], tokens: &[Token], rows: &[f32]) {
+        let mut at = 0;
+        for span in spans {
+            let held = &mut self.slots[usize::from(span.slot.0)];
+            if held.end() != span.base.0 {
+                held.forget(span.base.0);
+                self.context.cut(span.slot, 0);
+            }
+            let end = at + span.n_rows;
+            held.tokens.extend_from_slice(&tokens[at..end]);
+            held.rows.extend_from_slice(&rows[at * self.width..end * self.width]);
+            at = end;
+        }
+    }
+
+    /// Tells the block whatever it has not been told. What fails costs drafts, and no more.
+    pub(crate) fn catch_up(&mut self) {
+        let owing: Vec<u16> = (0..self.slots.len() as u16)
+            .filter(|&slot| self.slots[usize::from(slot)].told < self.slots[usize::from(slot)].end())
+            .collect();
+        if owing.is_empty() {
+            return;
+        }
+        if let Err(error) = self.tell(&owing) {
+            tracing::warn!("the model's own drafts begin anew: {error}");
+            for &slot in &owing {
+                self.start_late(Slot(slot));
+            }
+        }
+        for held in &mut self.slots {
+            held.trim(self.width);
+        }
+    }
+
+    /// Forgets a slot's positions from `len` on.
+    pub(crate) fn truncate(&mut self, slot: Slot, len: u32) {
+        let held = &mut self.slots[usize::from(slot.0)];
+        held.truncate(len, self.width);
+        if held.told > len {
+            held.told = len;
+            if !self.context.cut(slot, len) {
+                self.start_late(slot);
+            }
+        }
+    }
+
+    /// Appends what a slot holds here to `bytes`; nothing if llama.cpp cannot.
+    pub(crate) fn save(&mut self, slot: Slot, bytes: &mut Vec<u8>) {
+        self.catch_up();
+        let start = bytes.len();
+        let held = &self.slots[usize::from(slot.0)];
+        bytes.extend(held.first.to_le_bytes());
+        bytes.extend((held.tokens.len() as u32).to_le_bytes());
+        bytes.extend(held.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
+        bytes.extend(held.rows.iter().flat_map(|value| value.to_le_bytes()));
+        if !self.context.save(slot, bytes) {
+            bytes.truncate(start);
+        }
+    }
+
+    /// Makes a slot hold what [`NextN::save`] gave for `len` positions. What is not understood is as good as nothing.
+    pub(crate) fn load(&mut self, slot: Slot, len: u32, bytes: &[u8]) {
+        if self.read(slot, bytes).is_none_or(|end| end != len) {
+            self.slots[usize::from(slot.0)].forget(len);
+            self.context.cut(slot, 0);
+        }
+    }
+
+    fn read(&mut self, slot: Slot, bytes: &[u8]) -> Option<u32> {
+        let (first, bytes) = bytes.split_first_chunk::<4>()?;
+        let (n, bytes) = bytes.split_first_chunk::<4>()?;
+        let n = u32::from_le_bytes(*n) as usize;
+        let (tokens, bytes) = bytes.split_at_checked(n.checked_mul(4)?)?;
+        let (rows, state) = bytes.split_at_checked(n.checked_mul(4)?.checked_mul(self.width)?)?;
+        let words = |bytes: &[u8]| {
+            bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]).collect::<Vec<_>>()
+        };
+        let held = Held {
+            first: u32::from_le_bytes(*first),
+            tokens: words(tokens).into_iter().map(|word| Token(i32::from_le_bytes(word))).collect(),
+            rows: words(rows).into_iter().map(f32::from_le_bytes).collect(),
+            told: 0,
+        };
+        let end = held.first.checked_add(n as u32)?;
+        self.context.load(slot, state).then(|| {
+            self.slots[usize::from(slot.0)] = Held { told: end, ..held };
+            end
+        })
+    }
+
+    /// What the blocks expect to follow; as many answers as wishes, in order.
+    ///
+    /// # Errors
+    /// If llama.cpp fails; what the slots hold is as before, but for what was computed beyond the wishes' positions.
+    pub(crate) fn draft(&mut self, wishes: Vec<Wish>, context: u32) -> Result<Vec<Drafted>, EngineError> {
+        for wish in &wishes {
+            self.truncate(wish.slot, wish.position.0);
+        }
+        self.catch_up();
+        let width = self.width;
+        let start = |wish: Wish| {
+            let held = &self.slots[usize::from(wish.slot.0)];
+            let row = held.before(wish.position.0, width).map_or_else(|| vec![0.0; width], <[f32]>::to_vec);
+            Draft { token: wish.token, row, drafted: Drafted::default(), wish }
+        };
+        let mut drafts: Vec<Draft> = wishes.into_iter().map(start).collect();
+        let mut result = Ok(());
+        for step in 0.. {
+            let mut under_way: Vec<&mut Draft> =
+                drafts.iter_mut().filter(|draft| draft.goes_on(step, context)).collect();
+            if under_way.is_empty() {
+                break;
+            }
+            result = self.step(step, &mut under_way);
+            if result.is_err() {
+                break;
+            }
+        }
+        for draft in &drafts {
+            let (slot, len) = (draft.wish.slot, draft.wish.position.0);
+            if !self.context.cut(slot, len) {
+                self.start_late(slot);
+            }
+        }
+        result.map(|()| drafts.into_iter().map(|draft| draft.drafted).collect())
+    }
+
+    /// One more token for each of these.
+    fn step(&mut self, step: usize, drafts: &mut [&mut Draft]) -> Result<(), EngineError> {
+        let batch = self.context.batch();
+        batch.clear();
+        for draft in &*drafts {
+            let position = draft.wish.position.0 + step as u32;
+            // Every row is an output: of a call of which some are not llama.cpp gives the wrong hidden rows.
+            if !batch.push_both(draft.wish.slot, position, draft.token, &draft.row, true) {
+                return Err(failed("does not take a token and a row for the block that drafts"));
+            }
+        }
+        self.compute()?;
+        let n_vocab = self.context.model().n_tokens();
+        for (at, draft) in drafts.iter_mut().enumerate() {
+            let logits = self.context.logits(at, n_vocab);
+            let logits = logits.ok_or_else(|| failed("gives no logits of the block that drafts"))?;
+            let position = draft.wish.position.plus(step + 1);
+            let sampled = draft.wish.sampler.sample(position, logits)?;
+            let row = self.context.nextn_row(at, self.width);
+            let row = row.ok_or_else(|| failed("gives no hidden rows of the block that drafts"))?;
+            draft.row.copy_from_slice(row);
+            draft.token = sampled.token;
+            draft.drafted.tokens.push(sampled.token);
+            draft.drafted.probabilities.push(sampled.logprobs.map_or(1.0, |own| own.logprob.exp().min(1.0)));
+        }
+        Ok(())
+    }
+
+    /// Tells the block what these slots owe, in calls as large as fit.
+    fn tell(&mut self, slots: &[u16]) -> Result<(), EngineError> {
+        let zeros = vec![0.0; self.width];
+        let max_rows = self.context.max_rows();
+        let owed = |&slot: &u16| {
+            let held = &self.slots[usize::from(slot)];
+            (held.told..held.end()).map(move |position| (slot, position))
+        };
+        let owed: Vec<(u16, u32)> = slots.iter().flat_map(owed).collect();
+        for call in owed.chunks(max_rows) {
+            let batch = self.context.batch();
+            batch.clear();
+            for &(slot, position) in call {
+                let held = &self.slots[usize::from(slot)];
+                let token = held.tokens[(position - held.first) as usize];
+                let row = held.before(position, self.width).unwrap_or(&zeros);
+                if !batch.push_both(Slot(slot), position, token, row, false) {
+                    return Err(failed("does not take a token and a row for the block that drafts"));
+                }
+            }
+            self.compute()?;
+        }
+        for &slot in slots {
+            let held = &mut self.slots[usize::from(slot)];
+            held.told = held.end();
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<(), EngineError> {
+        self.context.compute().map_err(|error| match error {
+            NotComputed::Cancelled => failed("has stopped"),
+            NotComputed::Failed(reason) => EngineError { reason: format!("llama.cpp: {reason}") },
+        })
+    }
+
+    /// The block goes on from here without what came before.
+    fn start_late(&mut self, slot: Slot) {
+        let held = &mut self.slots[usize::from(slot.0)];
+        held.told = held.end();
+        self.context.cut(slot, 0);
+    }
+}
+
+impl Draft {
+    /// Whether it wants another token; its input would be at `step` positions behind the wish's.
+    fn goes_on(&self, step: usize, context: u32) -> bool {
+        let Position(input) = self.wish.position.plus(step);
+        step < self.wish.n_tokens && input < context
+    }
+}
+
+fn failed(what: &str) -> EngineError {
+    EngineError { reason: format!("llama.cpp {what}") }
+}

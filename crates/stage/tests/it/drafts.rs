@@ -1,0 +1,146 @@
+//! Drafts of a tail's own: when they are made, what the tail promises, and that it keeps that.
+
+use std::time::Duration;
+
+use protocol::{
+    Company, Epoch, Frame, Hint, Position, Report, SeqId, TailDraft, Token, Verdict, WantDraft, Window,
+    WindowId, Work,
+};
+use stage::{Output, Rewind};
+
+use crate::faults::begin;
+use crate::line::Stage;
+use crate::toy::Toy;
+
+/// A line of one stage that drafts, on which as many sequences have begun as it has slots.
+fn tail(n_slots: u16) -> Stage {
+    let mut stage = Stage::new(Toy::new(0, 1, n_slots, 8, Rewind::Anywhere).that_drafts());
+    for seq in 0..n_slots {
+        stage.hear(begin(u64::from(seq)));
+    }
+    stage
+}
+
+fn window(seq: u64, number: u32, base: u32, tokens: &[i32], want_draft: Option<WantDraft>) -> Frame {
+    Frame::new(Work::Window(Window {
+        seq: SeqId(seq),
+        epoch: Epoch(0),
+        window: WindowId(number),
+        base: Position(base),
+        tokens: tokens.iter().copied().map(Token).collect(),
+        run_ahead: false,
+        want_draft,
+    }))
+}
+
+fn want(tokens: u8) -> Option<WantDraft> {
+    Some(WantDraft { tokens, unless: None })
+}
+
+fn verdicts(said: &[Output]) -> Vec<&Verdict> {
+    said.iter()
+        .filter_map(|output| match output {
+            Output::Report(Report::Verdict(verdict)) => Some(&**verdict),
+            _ => None,
+        })
+        .collect()
+}
+
+fn drafts(said: &[Output]) -> Vec<&TailDraft> {
+    said.iter()
+        .filter_map(|output| match output {
+            Output::Report(Report::Draft(draft)) => Some(&**draft),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The toy's next token behind a single one.
+fn next(token: i32) -> i32 {
+    let mut stage = tail(1);
+    let said = stage.hear(window(0, 0, 0, &[token], None));
+    verdicts(&said)[0].tokens[0].0
+}
+
+#[test]
+fn a_verdict_goes_first_and_promises_the_draft_that_follows() {
+    let mut stage = tail(1);
+    let said = stage.hear(window(0, 0, 0, &[1], want(3)));
+    let [Output::Report(Report::Verdict(verdict)), Output::Report(Report::Draft(draft))] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert!(verdict.drafts);
+    assert_eq!((draft.seq, draft.base, draft.tokens.len()), (SeqId(0), Position(2), 3));
+    assert_eq!(draft.probabilities.len(), 3);
+    assert_eq!(stage.engine.wishes, [[(0, verdict.tokens[0].0, 1, 3)]]);
+}
+
+#[test]
+fn nothing_is_drafted_unless_it_is_asked_for_and_the_engine_can() {
+    let mut stage = tail(1);
+    let said = stage.hear(window(0, 0, 0, &[1], None));
+    assert!(!verdicts(&said)[0].drafts && drafts(&said).is_empty());
+    let mut cannot = Stage::new(Toy::new(0, 1, 1, 8, Rewind::Anywhere));
+    cannot.hear(begin(0));
+    let said = cannot.hear(window(0, 0, 0, &[1], want(3)));
+    assert!(!verdicts(&said)[0].drafts && drafts(&said).is_empty() && cannot.engine.wishes.is_empty());
+}
+
+#[test]
+fn no_draft_is_made_where_the_next_window_is_on_its_way_unless_a_guess_was_wrong() {
+    let right = next(1);
+    let unless = |token: i32| Some(WantDraft { tokens: 2, unless: Some(Token(token)) });
+    for (tokens, unless, is_drafted) in [
+        (vec![1], unless(right), false),
+        (vec![1], unless(right + 1), true),
+        (vec![1, right + 1], unless(right), true),
+    ] {
+        let mut stage = tail(1);
+        let said = stage.hear(window(0, 0, 0, &tokens, unless));
+        assert_eq!(verdicts(&said)[0].drafts, is_drafted, "{tokens:?}");
+        assert_eq!(drafts(&said).len(), usize::from(is_drafted), "{tokens:?}");
+    }
+}
+
+#[test]
+fn what_one_call_computed_is_drafted_in_one_call_and_told_as_a_group() {
+    let mut stage = tail(3);
+    for seq in 0..3 {
+        stage.core.handle_frame(window(seq, 0, 0, &[1], want(2)), Duration::ZERO);
+    }
+    let said = stage.settle();
+    assert_eq!(stage.engine.wishes.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
+    let companies: Vec<Company> = drafts(&said).iter().map(|draft| draft.company).collect();
+    assert_eq!(companies, [Company::Leads(2), Company::Follows, Company::Follows]);
+}
+
+#[test]
+fn a_promise_is_kept_when_drafting_fails() {
+    let mut stage = tail(1);
+    stage.engine.refuses_draft = true;
+    let said = stage.hear(window(0, 0, 0, &[1], want(2)));
+    assert!(verdicts(&said)[0].drafts);
+    assert_eq!(drafts(&said)[0].tokens, []);
+    let token = verdicts(&said)[0].tokens[0].0;
+    let said = stage.hear(window(0, 1, 1, &[token], want(2)));
+    assert_eq!(drafts(&said)[0].tokens.len(), 2, "and the next one is made");
+}
+
+#[test]
+fn nothing_is_drafted_for_a_sequence_that_was_given_up_or_beyond_its_limit() {
+    let mut stage = tail(1);
+    stage.core.handle_frame(window(0, 0, 0, &[1], want(2)), Duration::ZERO);
+    let call = stage.core.next_call(Duration::ZERO).expect("a window is ready");
+    let done = call.execute(&mut stage.engine);
+    stage.core.complete(done, &stage.engine, Duration::ZERO);
+    stage.core.handle_hint(Hint::Drop { seq: SeqId(0) });
+    assert!(drafts(&stage.settle()).is_empty() && stage.engine.wishes.is_empty());
+
+    let mut short = Stage::new(Toy::new(0, 1, 1, 8, Rewind::Anywhere).that_drafts());
+    let Work::Open(mut open) = begin(0).work else { panic!("it begins with an open") };
+    // The token at 1 is sampled, and those at 2 and 3 may still come; the last one is worth no row of its own.
+    open.limit = Position(4);
+    short.hear(Frame::new(Work::Open(open)));
+    let said = short.hear(window(0, 0, 0, &[1], want(8)));
+    assert_eq!(drafts(&said)[0].tokens.len(), 1);
+}
