@@ -18,6 +18,8 @@ SLOW = ("--link", "delay=20ms")
 ARGS = ("--exact", "--parallel", 4, "--ctx", 512, *SLOW)
 PROMPT = "The line is broken and "
 TOKENS = 100
+# So that an answer goes on while others wait for a line.
+LONGER = 200
 
 
 @pytest.fixture
@@ -34,13 +36,19 @@ def undisturbed(serve, prompt=PROMPT):
 
 
 def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(model, tmp_path):
-    with Machines(tmp_path, model, waits_s=LIMIT_S, args=ARGS, stage_args=SLOW) as line:
+    struck = Machines(tmp_path, model, waits_s=LIMIT_S, args=ARGS, stage_args=SLOW)
+    with struck as line, Serve(model, "--stages", 2, "--threads", 1, *ARGS) as other:
         serve = line.serve
+        other.wait_ready()
+        whole = Stream(other, LONGER, PROMPT)
         expected = undisturbed(serve)
+        whole.wait_end(60)
+        beside = Stream(other, LONGER, PROMPT)
         streams = [Stream(serve, TOKENS, PROMPT) for _ in range(3)]
-        for stream in streams:
+        for stream in [beside, *streams]:
             stream.wait_events(5)
         (lost,) = chance("stays away").sample(line.seated(), 1)
+        seat = line.seated().index(lost)
         killed = time.monotonic()
         line.kill([lost])
         for stream in streams:
@@ -48,8 +56,12 @@ def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(m
             assert stream.ended_at > killed, "over before the stage was lost"
             error = stream.error()
             assert (error["type"], error["code"]) == ("service_unavailable_error", "line_lost"), error
-            assert "stage" in error["message"], error
+            assert f"stage {seat} is away" in error["message"], error
             assert LIMIT_S * 0.9 < stream.ended_at - killed, "a line is waited for"
+        # Another line on this machine has seen nothing of it.
+        beside.wait_end(60)
+        assert beside.ended_at > killed, "over before the stage was lost"
+        assert (beside.text(), other.line()["resumed"]) == (whole.text(), 0)
         assert serve.readiness() and serve.http.get("/health").status_code == 200
         refused = serve.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 1})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready"), refused.text

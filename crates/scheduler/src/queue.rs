@@ -55,7 +55,7 @@ pub(crate) struct Waiting {
 pub(crate) enum Patience {
     /// Until then, for a place.
     Place(Duration),
-    /// Until then, for a line in place of the one that was lost.
+    /// Until then, for a line in place of the one that was lost; there is none yet for this reason.
     Line(Duration, String),
     /// As long as it takes, because it ran already; from then on before everybody.
     Turn(Duration),
@@ -153,6 +153,15 @@ impl Queue {
             self.waiting.values_mut().filter(|waiting| matches!(waiting.patience, Patience::Turn(_)))
         {
             waiting.patience = Patience::Line(at, reason.into());
+        }
+    }
+
+    /// Why there is no line yet.
+    pub(crate) fn line_awaits(&mut self, reason: &str) {
+        for waiting in self.waiting.values_mut() {
+            if let Patience::Line(_, known) = &mut waiting.patience {
+                reason.clone_into(known);
+            }
         }
     }
 

@@ -49,7 +49,7 @@ pub struct Scheduler {
     line_is_up: bool,
     /// Nothing new may begin.
     is_held: bool,
-    /// Until when a line is awaited in place of the one that was lost, and why that was.
+    /// Until when a line is awaited in place of the one that was lost, and why there is none yet.
     recovery: Option<(Duration, String)>,
     queue: Queue,
     /// Every sequence whose memory is in use.
@@ -262,6 +262,15 @@ impl Scheduler {
         self.awaited = 0;
         self.answered.clear();
         self.together = (u32::MAX, None);
+    }
+
+    /// Why there is still no line: what those who wait for one are told if it does not come in time, in place of the
+    /// reason for which the last one was lost. While the line is up nobody waits for one.
+    pub fn line_awaits(&mut self, reason: &str) {
+        if let Some((_, known)) = &mut self.recovery {
+            reason.clone_into(known);
+        }
+        self.queue.line_awaits(reason);
     }
 
     /// The next line shares the layers out otherwise: among so many stages, and `line` is what prefixes that it stores

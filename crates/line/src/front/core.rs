@@ -329,6 +329,12 @@ impl Core {
     /// What the roster heard may concern more than what it has to say.
     fn roster_changed(&mut self, now: Duration) {
         self.pump(now);
+        // Those who wait for a line hear who is missing, not whose link broke first.
+        if !self.roster.is_up()
+            && let LineReadiness::NotReady { reason, .. } = self.readiness(now)
+        {
+            self.scheduler.line_awaits(&reason);
+        }
         let peers = self.roster.peers().iter();
         // Who answers and gets nowhere is as good as away to whoever could start it again.
         let is_linked: Vec<bool> =

@@ -110,6 +110,21 @@ async fn a_killed_stage_fails_what_runs_and_its_return_heals_the_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_line_in_vain_hears_which_stage_is_away() {
+    let slow = CallTime { per_call: Duration::from_millis(5), per_row: Duration::ZERO };
+    let replay_timeout = Duration::from_secs(2);
+    let mut line =
+        TestLine::start(LineOptions { time: slow, replay_timeout, ..LineOptions::default() }).await;
+    line.ready().await;
+    let (_, events) = line.front.submit(request(&[1], 4000)).unwrap();
+    // Its neighbours' links break as well, and who notices that first is chance.
+    line.stages.remove(1).kill();
+    let (_, last) = collect(events).await;
+    let Event::Failed(Failure::LineLost { reason }) = last else { panic!("{last:?}") };
+    assert!(reason.starts_with("stage 1 is away: "), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prompts_outside_the_vocabulary_or_the_context_are_refused() {
     let line = TestLine::start(LineOptions { n_stages: 1, ..LineOptions::default() }).await;
     line.ready().await;

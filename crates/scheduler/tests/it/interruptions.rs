@@ -128,6 +128,20 @@ fn who_came_while_a_line_was_awaited_in_vain_hears_why_it_is_gone_and_later_ones
 }
 
 #[test]
+fn who_waits_for_a_line_in_vain_hears_why_there_is_none_at_the_end() {
+    let mut front = talking(request(3, None));
+    front.scheduler.line_awaits("nobody waits for a line that is up");
+    front.scheduler.line_lost("stage 0 lost its next one", front.now);
+    front.submit(request(2, None)).expect("a line is awaited");
+    front.scheduler.line_awaits("stage 1 is away");
+    front.submit(request(2, None)).expect("a line is awaited");
+    front.pass(5000);
+    front.scheduler.handle_timeout(front.now);
+    let told = ["r0", "r1", "r2"].map(|who| format!("{who} failed: the line was lost: stage 1 is away"));
+    assert_eq!(front.outputs(), told);
+}
+
+#[test]
 fn a_request_that_waits_for_a_line_can_be_cancelled() {
     let mut front = talking(request(3, None));
     let id = front.scheduler.sequences().next().expect("it runs").request;
