@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use line::{Cover, EngineSource, Front, LoadError, SpareSpec, StageAddress, StageSpec};
+use line::{
+    Cover, EngineSource, Front, LineReadiness, LoadError, PeerState, SpareSpec, StageAddress, StageSpec,
+};
 use net::Identity;
 use protocol::Holding;
 use scheduler::{Event, Finish};
@@ -10,8 +12,8 @@ use stage::Engine;
 use tokio::sync::watch;
 
 use crate::support::{
-    HookedEngine, LineOptions, PATIENCE, SLOTS, TestStage, check, collect, expected, front_config, ready,
-    request,
+    HookedEngine, LineOptions, PATIENCE, SLOTS, TestStage, check, collect, expected, front_config,
+    not_ready_because, ready, request,
 };
 
 /// Holds calls up while it is closed.
@@ -75,12 +77,18 @@ async fn a_stage_whose_call_does_not_end_is_replaced_by_a_spare_and_its_request_
         tokio::time::timeout(PATIENCE, changes.changed()).await.expect("it stands by").unwrap();
     }
     // Its process lives, its links stand and its heartbeats are answered.
+    assert_eq!(front.readiness(), LineReadiness::Ready);
     barrier.set(true);
     let (_, events) = front.submit(request(&[3], 60)).unwrap();
+    not_ready_because(&front, "work did not come back").await;
+    let halted = front.snapshot().stages[1].peer.clone();
+    assert_eq!(halted.address.as_deref(), Some(&machines[1].address[..]));
+    assert!(!matches!(halted.state, PeerState::Away { .. }), "{halted:?}");
     let (tokens, last) = collect(events).await;
     assert!(matches!(last, Event::Done { finish: Finish::Length, .. }), "{last:?}");
     assert_eq!(tokens, expected(&[3], 60));
     let seated = front.snapshot().stages[1].peer.address.clone();
     assert_eq!(seated.as_deref(), Some(&machines[2].address[..]));
+    assert_eq!(front.readiness(), LineReadiness::Ready);
     check(&front, &[1, 2], 20).await;
 }
