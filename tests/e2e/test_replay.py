@@ -68,6 +68,36 @@ def test_an_answer_in_a_given_form_goes_on_in_it(serve):
     assert expected.startswith('{"name":"') and (len(expected) < 40 or "\n" not in expected)
 
 
+def test_a_stop_string_over_several_tokens_ends_an_answer_after_a_kill(serve):
+    undisturbed = Stream(serve, TOKENS, PROMPTS[0], logprobs=1)
+    undisturbed.wait_end(60)
+    text, tokens = undisturbed.text(), undisturbed.essence().logprobs["tokens"]
+    assert "".join(tokens) == text, tokens
+    stop, at = stop_within(tokens, TOKENS // 2)
+    ended = Stream(serve, TOKENS, PROMPTS[0], stop=stop)
+    ended.wait_end(60)
+    assert (ended.text(), ended.essence().finish) == (text[:at], ["stop"]), stop
+    resumed = serve.line()["resumed"]
+    stream = Stream(serve, TOKENS, PROMPTS[0], stop=stop)
+    stream.wait_events(3)
+    os.kill(serve.stage_pids()[1], signal.SIGKILL)
+    stream.wait_end(60)
+    assert stream.essence() == ended.essence(), stop
+    assert serve.line()["resumed"] == resumed + 1, "over before the stage was killed"
+
+
+def stop_within(tokens, least):
+    """A string that begins within a token and ends within the next but one, after at least so many, and where it comes first."""
+    text = "".join(tokens)
+    for first in range(least, len(tokens) - 2):
+        begin, middle, end = tokens[first : first + 3]
+        if len(begin) > 1 and len(end) > 1:
+            stop, at = begin[1:] + middle + end[:-1], len("".join(tokens[:first])) + 1
+            if text.find(stop) == at:
+                return stop, at
+    raise AssertionError(f"nothing of this comes once only: {tokens}")
+
+
 def test_a_frozen_stage_is_replaced_and_the_answer_goes_on(serve):
     expected = alone(serve, PROMPTS[0])
     stream = Stream(serve, TOKENS, PROMPTS[0])
