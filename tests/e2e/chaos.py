@@ -23,6 +23,8 @@ HEALED_S = 90
 WAITS_S = 120
 # A request that did not end by then hangs, however busy the machine is.
 HANGS_S = 150
+# What ends by itself, and after how long: far longer than a machine may be silent.
+TRANSIENT, TRANSIENT_S = ("freeze", "partition"), 5
 
 
 class Machines:
@@ -104,13 +106,19 @@ class Strike:
         if what.startswith("kill"):
             line.kill(self.machines)
         elif what == "freeze":
-            line.running[self.machines[0]].signal(signal.SIGSTOP)
-            self.thaws = threading.Timer(5, lambda: line.running[self.machines[0]].signal(signal.SIGCONT))
-            self.thaws.start()
+            running = line.running[self.machines[0]]
+            running.signal(signal.SIGSTOP)
+            self.ends = threading.Timer(TRANSIENT_S, running.signal, [signal.SIGCONT])
+        elif what == "partition":
+            wire = line.wires[self.machines[0]]
+            wire.partition()
+            self.ends = threading.Timer(TRANSIENT_S, wire.heal)
         elif what == "cut":
             line.wires[self.machines[0]].cut()
         else:
             raise ValueError(what)
+        if what in TRANSIENT:
+            self.ends.start()
         if what.startswith("kill") and not line.has_spares:
             for at in self.machines:
                 line.start(at)
@@ -124,8 +132,8 @@ class Strike:
 
     def over(self):
         """Returns once nothing more happens."""
-        if self.what == "freeze":
-            self.thaws.join()
+        if self.what in TRANSIENT:
+            self.ends.join()
         self.line.heal()
 
 

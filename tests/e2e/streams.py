@@ -8,6 +8,8 @@ import time
 import httpx
 
 Essence = collections.namedtuple("Essence", "text logprobs finish usage")
+# What an answer costs, whoever computed it; how much of it was cached may differ.
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 PROMPT = "Once upon a time there was a"
 
 
@@ -99,7 +101,7 @@ class Stream:
             for name, values in (choice.get("logprobs") or {}).items():
                 logprobs.setdefault(name, []).extend(values or [])
         finish = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
-        usage = [part["usage"]["completion_tokens"] for part in self.parts() if part.get("usage")]
+        usage = [{count: part["usage"][count] for count in COUNTS} for part in self.parts() if part.get("usage")]
         return Essence(self.text(), logprobs, finish, usage)
 
     def error(self):

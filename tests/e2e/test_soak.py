@@ -1,4 +1,4 @@
-"""Short requests without end while machines are killed, frozen and cut off: each is answered, and rightly, and nothing
+"""Short requests without end while machines are killed, frozen, cut off and kept apart: each is answered, and rightly, and nothing
 grows. Twenty minutes in a soak, else half a minute."""
 
 import itertools
@@ -15,7 +15,7 @@ from toy import write
 LASTS_S, LEAST_ANSWERS = (1200, 5000) if SOAK else (20, 50)
 CLIENTS, TOKENS = 8, 12
 PROMPTS = [f"{word} {n}" for word in ("rain", "copper", "maps", "bread", "glass", "tides") for n in range(6)]
-FAULTS = ["kill", "kill", "cut", "cut", "freeze", "kill two"]
+FAULTS = ["kill", "kill", "cut", "cut", "freeze", "partition", "kill two"]
 # Between two faults at most.
 PAUSE_S = 6 if SOAK else 2
 # A machine that is frozen and cut off like the others, and never killed: what it does not give back, it keeps to the end.

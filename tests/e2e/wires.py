@@ -1,4 +1,4 @@
-"""Ports before other ports: connections through them can be cut, swallowed, or turned away."""
+"""Ports before other ports: connections through them can be cut, held up, swallowed, or turned away."""
 
 import contextlib
 import socket
@@ -9,10 +9,12 @@ import psutil
 
 
 class Wire:
-    """A port before another one that passes bytes on until it is cut, or swallows them."""
+    """A port before another one that passes bytes on until it is cut, or holds them up, or swallows them."""
 
     def __init__(self, to):
         self.to, self.lock, self.joined, self.swallows_of = to, threading.Lock(), [], None
+        self.passes = threading.Event()
+        self.passes.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -23,6 +25,7 @@ class Wire:
                 near, _ = self.listener.accept()
             except OSError:
                 return  # Closed.
+            self.passes.wait()
             if not self.lets_in(near):
                 near.close()
                 continue
@@ -33,7 +36,7 @@ class Wire:
                 continue
             with self.lock:
                 swallows = self.swallows_of is not None and self.swallows_of == owner(near)
-                link = Joined(near, far, swallows)
+                link = Joined(near, far, self.passes, swallows)
                 self.joined = [other for other in self.joined if not other.over] + [link]
 
     def lets_in(self, near):
@@ -46,6 +49,14 @@ class Wire:
             for link in self.joined:
                 link.cut()
 
+    def partition(self):
+        """From now on nothing passes either way, not even that an end was closed, and new connections get nowhere."""
+        self.passes.clear()
+
+    def heal(self):
+        """Everything that was held up passes, and whatever comes later."""
+        self.passes.set()
+
     def swallow(self, sent_by):
         """From now on nothing passes that this process sends, though its connections stand and new ones are made."""
         with self.lock:
@@ -56,6 +67,7 @@ class Wire:
     def close(self):
         self.listener.close()
         self.cut()
+        self.heal()
 
     def __enter__(self):
         return self
@@ -94,8 +106,8 @@ def owner(end, known=None):
 class Joined:
     """A connection through a wire."""
 
-    def __init__(self, near, far, swallows):
-        self.ends, self.over, self.swallows = (near, far), False, swallows
+    def __init__(self, near, far, passes, swallows):
+        self.ends, self.over, self.passes, self.swallows = (near, far), False, passes, swallows
         for end in self.ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for source, sink in (self.ends, self.ends[::-1]):
@@ -104,10 +116,12 @@ class Joined:
     def _copy(self, source, sink):
         try:
             while data := source.recv(1 << 16):
+                self.passes.wait()
                 if not (self.swallows and source is self.ends[0]):
                     sink.sendall(data)
         except OSError:
             pass  # The other direction ends, too.
+        self.passes.wait()
         self.over = True
         for end in self.ends:
             with contextlib.suppress(OSError):
