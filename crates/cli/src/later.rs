@@ -1,7 +1,7 @@
 //! Names that the command line already reserves: asking for one gets a sentence, not a guess at a typing error.
 
 /// Commands and flags that a later version brings.
-const NAMES: &[&str] = &["plan", "pull", "--draft-len", "--memory"];
+const NAMES: &[&str] = &["plan", "pull", "--memory"];
 
 /// What to say of `name`, if it is one of them.
 pub(crate) fn sentence(name: &str) -> Option<String> {

@@ -25,7 +25,7 @@ fn hold_all(plans: impl IntoIterator<Item = Plan>) -> Summary {
 #[test]
 fn the_scheduler_answers_like_sequential_decoding() {
     let plan = |seed| Plan { seed, driver: Some(Driver::Scheduler), ..Plan::default() };
-    let sum = hold_all((0..1000).map(plan));
+    let sum = hold_all((0..3000).map(plan));
     assert!(sum.tokens > 20_000 && sum.shared_calls > 500 && sum.outages > 200, "the runs are idle: {sum}");
     assert!(sum.cancelled_calls > 100, "no call is stopped: {sum}");
     assert!(sum.stale_windows > 2000 && sum.dropped_windows > 2000, "nothing runs ahead: {sum}");
@@ -38,7 +38,7 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.reshapes > 50, "the layers are always shared out alike: {sum}");
     assert!(sum.reused_tokens > 800 && sum.lost_prefixes > 2, "no prefix is shared: {sum}");
     assert!(
-        sum.shared_tokens > 1000 && sum.restored_tokens > 100,
+        sum.shared_tokens > 1000 && sum.restored_tokens > 300,
         "nothing is waited for or restored: {sum}"
     );
 }
