@@ -148,7 +148,7 @@ def test_a_port_in_use_is_named_by_a_stage(tmp_path):
         ["serve", "m.gguf", "--cuts", "9,3"],
         ["serve", "m.gguf", "--listen", "nowhere"],
         ["serve", "m.gguf", "--link", "delay=soon"],
-        ["serve", "m.gguf", "--speculate", "mtp"],
+        ["serve", "m.gguf", "--draft-len", "2"],
         ["serve", "m.gguf", "--stage", "a:1", "--stages", "2"],
         ["stage", "--threads", "0"],
         ["split", "m.gguf"],
