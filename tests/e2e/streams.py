@@ -2,10 +2,14 @@
 
 import collections
 import json
+import os
+import signal
 import threading
 import time
 
 import httpx
+
+from paceline import wait_gone
 
 Essence = collections.namedtuple("Essence", "text logprobs finish usage")
 # What an answer costs, whoever computed it; how much of it was cached may differ.
@@ -109,3 +113,16 @@ class Stream:
         errors = [event for event in self.events if event.startswith('{"error"')]
         assert len(errors) == 1, self.events[-3:]
         return json.loads(errors[0])["error"]
+
+
+def assert_a_kill_changes_nothing(serve, prompt, tokens, events):
+    """The text of an answer whose stage 1 is killed after so many events is the one that nothing disturbs."""
+    undisturbed = Stream(serve, tokens, prompt)
+    undisturbed.wait_end(60)
+    stream = Stream(serve, tokens, prompt)
+    stream.wait_events(events)
+    victim = serve.stage_pids()[1]
+    os.kill(victim, signal.SIGKILL)
+    stream.wait_end(60)
+    assert stream.text() == undisturbed.text()
+    wait_gone([victim], 5)

@@ -1,17 +1,14 @@
 """A model that drafts for itself: whatever it drafts, answers are what the whole model gives token by token."""
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from drafting_toy import write
-from test_bad_input import complaint
 
 import toy
-from answers import cached, essence
-from paceline import Serve, run, wait_gone
-from streams import Stream
+from answers import essence, warm_and_cold
+from paceline import Serve, complaint, run
+from streams import assert_a_kill_changes_nothing
 
 TOKENS = 60
 # Of one chunk and of several.
@@ -91,14 +88,7 @@ def test_left_to_itself_it_drafts_as_far_as_pays(model, alone):
 def test_a_text_that_goes_on_drafts_behind_what_was_computed(model):
     with guessing(model, "mtp", 2, 3) as serve:
         serve.wait_ready()
-        beginning = "Once upon a time " * 20
-        # All that it leaves behind is its prompt: the one token of its answer is not computed.
-        first = serve.complete(beginning, 1)
-        longer = beginning + "there was"
-        warm = serve.complete(longer, TOKENS, logprobs=2)
-        cold = serve.complete(longer, TOKENS, logprobs=2, cache_prompt=False)
-        assert cached(warm) == first["usage"]["prompt_tokens"] and cached(cold) == 0
-        assert essence(warm) == essence(cold)
+        warm, cold = warm_and_cold(serve, TOKENS)
         assert warm["timings"]["draft_n_accepted"] > 0 and cold["timings"]["draft_n_accepted"] > 0
 
 
@@ -106,15 +96,7 @@ def test_a_killed_tail_changes_nothing(model):
     # An event tells all tokens of a verdict; slow enough that the tail is lost half way.
     with guessing(model, "mtp,suffix", 2, 3, "--link", "delay=2ms") as serve:
         serve.wait_ready()
-        undisturbed = Stream(serve, 8 * TOKENS, PROMPTS[1])
-        undisturbed.wait_end(60)
-        stream = Stream(serve, 8 * TOKENS, PROMPTS[1])
-        stream.wait_events(TOKENS // 3)
-        victim = serve.stage_pids()[1]
-        os.kill(victim, signal.SIGKILL)
-        stream.wait_end(60)
-        assert stream.text() == undisturbed.text()
-        wait_gone([victim], 5)
+        assert_a_kill_changes_nothing(serve, PROMPTS[1], 8 * TOKENS, TOKENS // 3)
 
 
 def test_a_model_that_cannot_draft_is_refused_at_once(tmp_path):

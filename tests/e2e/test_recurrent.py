@@ -1,14 +1,12 @@
 """A hybrid model: what its recurrent layers have read can hardly be taken back, and answers are what they would be anyway."""
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from answers import cached, essence
-from paceline import Serve, run, wait_gone
-from streams import Stream
+from answers import essence, warm_and_cold
+from paceline import Serve, run
+from streams import assert_a_kill_changes_nothing
 from toy import write
 
 TOKENS = 60
@@ -53,14 +51,7 @@ def test_many_at_once_are_answered_as_by_the_whole_model(serve, alone):
 
 
 def test_a_text_that_goes_on_begins_with_what_was_computed(serve):
-    beginning = "Once upon a time " * 20
-    # All that it leaves behind is its prompt: the one token of its answer is not computed.
-    first = serve.complete(beginning, 1)
-    longer = beginning + "there was"
-    warm = serve.complete(longer, TOKENS, logprobs=2)
-    cold = serve.complete(longer, TOKENS, logprobs=2, cache_prompt=False)
-    assert cached(warm) == first["usage"]["prompt_tokens"] and cached(cold) == 0
-    assert essence(warm) == essence(cold)
+    warm_and_cold(serve, TOKENS)
     # Another text with half of the same beginning cannot begin in the middle of it.
     half = "Once upon a time " * 10 + "there were two"
     again = serve.complete(half, TOKENS, logprobs=2)
@@ -68,15 +59,7 @@ def test_a_text_that_goes_on_begins_with_what_was_computed(serve):
 
 
 def test_a_killed_stage_changes_nothing(serve):
-    undisturbed = Stream(serve, TOKENS, PROMPTS[1])
-    undisturbed.wait_end(60)
-    stream = Stream(serve, TOKENS, PROMPTS[1])
-    stream.wait_events(TOKENS // 3)
-    victim = serve.stage_pids()[1]
-    os.kill(victim, signal.SIGKILL)
-    stream.wait_end(60)
-    assert stream.text() == undisturbed.text()
-    wait_gone([victim], 5)
+    assert_a_kill_changes_nothing(serve, PROMPTS[1], TOKENS, TOKENS // 3)
 
 
 def test_slices_are_what_the_whole_model_is(model):

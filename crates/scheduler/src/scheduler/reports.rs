@@ -56,17 +56,13 @@ impl Scheduler {
                 self.awaited += verdict.company.awaited();
                 let result = self.handle_verdict(*verdict, now);
                 // Also if this verdict, the last of its group, had nothing to say itself.
-                if self.awaited <= 0 {
-                    self.answer(now);
-                }
+                self.answer_whole_group(now);
                 result
             }
             Report::Draft(draft) => {
                 self.awaited += draft.company.awaited();
                 let result = self.handle_tail_draft(*draft);
-                if self.awaited <= 0 {
-                    self.answer(now);
-                }
+                self.answer_whole_group(now);
                 result
             }
             Report::Prompt(part) => self.handle_prompt(*part),
@@ -115,10 +111,8 @@ impl Scheduler {
         } else {
             self.stats.loops.add(answered.under_way, &verdict.timings);
             self.answered.push(seq);
-            if self.awaited <= 0 {
-                // The next windows go out before anyone looks at the tokens: the line must not wait for that.
-                self.answer(now);
-            }
+            // The next windows go out before anyone looks at the tokens: the line must not wait for that.
+            self.answer_whole_group(now);
         }
         self.emit(id, Event::Tokens { tokens: verdict.tokens, logprobs: verdict.logprobs });
         match verdict.ended {
@@ -222,6 +216,13 @@ impl Scheduler {
     fn refuse(&mut self, seq: SeqId, fault: ReportFault) -> ReportFault {
         self.fail(seq, Failure::Fault { reason: fault.to_string() });
         fault
+    }
+
+    /// As [`Scheduler::answer`], once nothing of the group is still to come.
+    fn answer_whole_group(&mut self, now: Duration) {
+        if self.awaited <= 0 {
+            self.answer(now);
+        }
     }
 
     /// Sends what follows on the verdicts of a group: a window of each sequence, as a group again, and then the rest.

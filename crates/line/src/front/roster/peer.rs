@@ -108,6 +108,11 @@ impl Peer {
         self.leaving != Leaving::No
     }
 
+    /// Whether it is there, gets on, and does not want to go.
+    pub(super) fn is_here_to_stay(&self) -> bool {
+        !self.is_away() && !self.stalled && !self.is_leaving()
+    }
+
     /// Since when it has been away, or failing, or getting nowhere.
     pub(super) fn useless_since(&self) -> Duration {
         self.failing_since.filter(|_| !self.is_away()).unwrap_or(self.since)

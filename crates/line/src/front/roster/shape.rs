@@ -12,8 +12,8 @@ use protocol::{LayerRange, PeerIndex, StageIndex};
 
 use super::{Action, PeerState, Phase, Roster};
 
-/// Failures in a row for which a shape is given up that the line was up in: what is lacking may come back.
-const MOST_FAILURES: u32 = 5;
+/// Failures in a row that a shape is forgiven which the line was up in: what is lacking may come back.
+const MOST_FORGIVEN: u32 = 4;
 /// Times that the pause before the given shape doubles at most.
 const MOST_DOUBLINGS: u32 = 10;
 
@@ -28,8 +28,8 @@ pub(super) struct Shape {
     wide: Option<Vec<PeerIndex>>,
     /// Fewer machines than this could not load the layers.
     least: usize,
-    /// How often in a row the machines of another shape failed to load, but for the first time after they did not.
-    failures: u32,
+    /// Failures to load that another shape than the given one is still forgiven.
+    forgiven: u32,
     /// How often the line has lost its given shape.
     losses: u32,
     /// Since when nobody uses the line.
@@ -39,7 +39,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(given: &[LayerRange], after: Option<Duration>) -> Self {
         let given = given.to_vec();
-        Self { after, given, wide: None, least: 1, failures: 0, losses: 0, idle_since: Some(Duration::ZERO) }
+        Self { after, given, wide: None, least: 1, forgiven: 0, losses: 0, idle_since: Some(Duration::ZERO) }
     }
 
     /// What could not be loaded may be loaded by now.
@@ -84,10 +84,9 @@ impl Roster {
             let (machines, ranges) = (rest.machines, rest.ranges.to_vec());
             if self.is_as_given() {
                 self.shape.losses += 1;
+                self.shape.wide = Some(self.seated.clone());
             }
-            let wide = self.shape.wide.take().unwrap_or_else(|| self.seated.clone());
             self.reseat(machines, ranges, "the others share the layers of whoever is away".to_owned(), now);
-            self.shape.wide = Some(wide);
         } else {
             return false;
         }
@@ -101,7 +100,7 @@ impl Roster {
 
     /// The line is up.
     pub(super) const fn fits(&mut self) {
-        self.shape.failures = MOST_FAILURES - 1;
+        self.shape.forgiven = MOST_FORGIVEN;
         if self.is_as_given() {
             self.shape.forgive();
         }
@@ -112,8 +111,8 @@ impl Roster {
         if self.is_as_given() {
             return;
         }
-        if self.shape.failures > 0 {
-            self.shape.failures -= 1;
+        if self.shape.forgiven > 0 {
+            self.shape.forgiven -= 1;
             return;
         }
         self.shape.least = self.seated.len() + 1;
@@ -171,7 +170,7 @@ impl Roster {
         let is_there = |peer: PeerIndex| {
             let peer = self.peer(peer);
             let fails = peer.failing_since.is_some() || (is_up && peer.failed.is_some());
-            !peer.is_away() && !peer.stalled && !peer.is_leaving() && !fails
+            peer.is_here_to_stay() && !fails
         };
         let mut others: Vec<PeerIndex> =
             self.spares().filter(|spare| !wide.contains(spare) && is_there(*spare)).collect();
@@ -195,7 +194,7 @@ impl Roster {
     fn reseat(&mut self, seated: Vec<PeerIndex>, ranges: Vec<LayerRange>, reason: String, now: Duration) {
         self.abandon(reason, Duration::ZERO, now);
         self.told = vec![None; seated.len()];
-        self.shape.failures = 0;
+        self.shape.forgiven = 0;
         let before = std::mem::replace(&mut self.seated, seated);
         self.plan.ranges = ranges;
         for peer in (0..self.peers.len() as u16).map(PeerIndex) {

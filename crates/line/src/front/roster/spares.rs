@@ -72,11 +72,7 @@ impl Roster {
     /// Whether a spare is there and may have this seat, if it had its layers.
     pub(super) fn could_sit(&self, spare: PeerIndex, seat: StageIndex) -> bool {
         let peer = self.peer(spare);
-        self.may_sit(spare, seat)
-            && !peer.is_away()
-            && peer.failed.is_none()
-            && !peer.stalled
-            && !peer.is_leaving()
+        self.may_sit(spare, seat) && peer.is_here_to_stay() && peer.failed.is_none()
     }
 
     /// Lets spares take the seats that cannot be filled otherwise.
@@ -217,7 +213,7 @@ impl Roster {
         let covers = |spare: &PeerIndex| {
             let peer = self.peer(*spare);
             let is_fixed =
-                self.fixed[usize::from(spare.0)] == Some(seat) && self.may_sit(*spare, seat) && !peer.gone;
+                self.fixed[usize::from(spare.0)].is_some() && self.may_sit(*spare, seat) && !peer.gone;
             let is_told = matches!(&peer.state, PeerState::Spare { seat: own, .. } if *own == seat);
             peer.failed.is_none() && !peer.is_leaving() && (is_fixed || is_told)
         };

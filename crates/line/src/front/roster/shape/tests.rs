@@ -255,7 +255,7 @@ fn one_failure_does_not_end_a_shape_that_the_line_was_up_in() {
     line.handle_lost(PeerIndex(1), "killed".into(), ms(20_000));
     line.handle_linked(PeerIndex(1), node(1), 2, false, ms(20_100));
     let mut now = ms(20_200);
-    for _ in 0..MOST_FAILURES - 1 {
+    for _ in 0..MOST_FORGIVEN {
         fails(&mut line, 1, now);
         assert!(!line.is_as_given());
         now += Duration::from_secs(5);
