@@ -165,6 +165,27 @@ pub enum Report {
     Counters(StageCounters),
 }
 
+impl Report {
+    /// Whose work on the line it answers: what only the tail says, and owes to every sequence. None for what any stage may
+    /// say, whatever it is about.
+    #[must_use]
+    pub fn answers(&self) -> Option<SeqId> {
+        match self {
+            Self::Verdict(verdict) => Some(verdict.seq),
+            Self::Draft(draft) => Some(draft.seq),
+            Self::Prompt(part) => Some(part.seq),
+            Self::Progress(progress) => Some(progress.seq),
+            Self::Closed(seq) => Some(*seq),
+            Self::State(_)
+            | Self::Counters(_)
+            | Self::Leaving
+            | Self::Notice(_)
+            | Self::Stored(_)
+            | Self::Fault(_) => None,
+        }
+    }
+}
+
 /// A parked prefix was to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -356,4 +377,27 @@ pub enum FaultKind {
         /// The kind of work.
         what: String,
     },
+}
+
+impl FaultKind {
+    /// Whether it shows that frames were lost, came twice or in another order than the front sent them in. Links promise
+    /// never to do that, so nothing that a line with such a link holds can be relied on.
+    #[must_use]
+    pub const fn is_disorder(&self) -> bool {
+        match self {
+            Self::Diverged { .. }
+            | Self::Gap { .. }
+            | Self::Rewind { .. }
+            | Self::UnknownSequence
+            | Self::AlreadyOpen => true,
+            Self::ContextFull { .. }
+            | Self::TooManySequences { .. }
+            | Self::BadRows { .. }
+            | Self::Engine { .. }
+            | Self::Sampler { .. }
+            | Self::Link { .. }
+            | Self::PrefixLost { .. }
+            | Self::Unsupported { .. } => false,
+        }
+    }
 }

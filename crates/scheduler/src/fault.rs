@@ -3,8 +3,8 @@
 use protocol::{Position, SeqId, StageIndex};
 use spec::VerdictFault;
 
-/// A report that no honest stage sends. The request concerned, if any, has failed already;
-/// the driver decides what the stage that sent it deserves.
+/// A report that no honest stage sends on a line that is in order. The request concerned, if any, has failed already (but
+/// see [`ReportFault::Disorder`]); the driver decides what the stage that sent it deserves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportFault {
     /// Only the tail speaks of tokens and memory. Nothing changed.
@@ -77,6 +77,18 @@ pub enum ReportFault {
         next: Position,
         /// The end of the oldest chunk in flight, if there is any.
         expected: Option<Position>,
+    },
+    /// A stage has heard of a sequence what the front did not send, or not so. Nothing has changed: the line must be formed
+    /// anew, and the request goes on there. If it happens to the same request again it has failed instead, since then the
+    /// reason may be its own.
+    #[error("sequence {seq}: stage {from} has not heard what was sent to it: {reason}")]
+    Disorder {
+        /// The sequence.
+        seq: SeqId,
+        /// Which stage.
+        from: StageIndex,
+        /// What it said.
+        reason: String,
     },
     /// The tail has closed a sequence that the front had not. The slot stays in use until the front's own `Close`
     /// has come back, or the line is lost.

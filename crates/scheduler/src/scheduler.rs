@@ -7,7 +7,7 @@ mod admission;
 mod beginning;
 mod reports;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use protocol::{Frame, Hint, PrefixKey, SeqId, Token, Work, limits};
@@ -69,6 +69,8 @@ pub struct Scheduler {
     pub(crate) vain_probes: u32,
     /// The sequences of requests that are not over.
     by_request: BTreeMap<RequestId, SeqId>,
+    /// Requests that are not over and for which the line had to be formed anew, see [`crate::ReportFault::Disorder`].
+    disordered: BTreeSet<RequestId>,
     next_request: RequestId,
     next_seq: SeqId,
     outputs: VecDeque<Output>,
@@ -106,6 +108,7 @@ impl Scheduler {
             config,
             sequences: BTreeMap::new(),
             by_request: BTreeMap::new(),
+            disordered: BTreeSet::new(),
             next_request: RequestId(0),
             next_seq: SeqId(0),
             outputs: VecDeque::new(),
@@ -385,6 +388,9 @@ impl Scheduler {
     }
 
     fn emit(&mut self, id: RequestId, event: Event) {
+        if matches!(event, Event::Done { .. } | Event::Failed(_)) {
+            self.disordered.remove(&id);
+        }
         self.outputs.push_back(Output::Event(id, event));
     }
 }

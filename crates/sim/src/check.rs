@@ -142,6 +142,9 @@ pub enum Violation {
         /// Who was served.
         other: usize,
     },
+    /// Nothing was lost that makes a line silent, and yet the front gave it up for its silence.
+    #[error("the line was given up, and nobody was lost")]
+    GivenUp,
     /// A message that its receiver could not read.
     #[error("a message was not understood: {reason}")]
     Undecodable {

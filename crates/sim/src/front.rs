@@ -45,12 +45,23 @@ pub(crate) struct Guessed {
     pub(crate) resumed: u64,
 }
 
+/// What a front waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnderWay {
+    /// That a prompt passes through.
+    pub(crate) prefilling: bool,
+    /// That a sequence's memory is free.
+    pub(crate) closing: bool,
+}
+
 /// What a front thinks of its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Fine,
     /// It owes an answer for too long and must be formed anew.
     LineIsSilent,
+    /// Frames came to a stage as they were not sent, and it must be formed anew.
+    LineIsDisordered,
 }
 
 /// A front, driven by the line's loop.
@@ -65,7 +76,8 @@ pub(crate) trait Front {
     fn line_lost(&mut self, now: Duration);
 
     /// A stage speaks. An error is a report that no honest stage sends.
-    fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String>;
+    fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration)
+    -> Result<Judgement, String>;
 
     /// The time has come that [`Front::next_wake`] named. What it thinks of the line.
     fn wake(&mut self, now: Duration) -> Judgement;
@@ -82,6 +94,8 @@ pub(crate) trait Front {
 
     /// What it did against its own rules, since the last time.
     fn misdeeds(&mut self) -> Vec<Violation>;
+
+    fn under_way(&self) -> UnderWay;
 
     /// Sequences whose memory the front believes in use.
     fn n_sequences(&self) -> usize;

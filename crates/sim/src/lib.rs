@@ -71,6 +71,10 @@ pub enum Sabotage {
     Repeat,
     /// A tail that drafts for itself does not take back what it has drafted.
     KeepDrafts,
+    /// Machines let work in that belongs to a line that is over.
+    LetFramesIn,
+    /// The front hears reports that belong to a line that is over.
+    LetReportsIn,
 }
 
 /// What happened.
@@ -127,6 +131,46 @@ pub struct Summary {
     pub reshapes: u64,
     /// Stages that died and came back with nothing.
     pub deaths: u64,
+    /// Of those, while a line was formed.
+    pub deaths_forming: u64,
+    /// Of those, while a prompt was on its way.
+    pub deaths_prefilling: u64,
+    /// Of those, while the stage waited for what it had stored.
+    pub deaths_restoring: u64,
+    /// Of those, while a sequence was being closed.
+    pub deaths_closing: u64,
+    /// Stages that did nothing for a while, and for less than they are given up for.
+    pub naps: u64,
+    /// Stages that did nothing for so long that they were given up.
+    pub freezes: u64,
+    /// Of those, how many went on when others worked in a line without them.
+    pub late_wakes: u64,
+    /// Times that a spare took a seat.
+    pub stand_ins: u64,
+    /// Lines that were given up before they were up.
+    pub abandoned: u64,
+    /// Frames and hints of a line that is over, at a stage that had left it.
+    pub late_frames: u64,
+    /// Reports of a line that is over.
+    pub late_reports: u64,
+    /// Messages that came once more when their line was over.
+    pub echoes: u64,
+    /// Frames that came twice in their own line.
+    pub repeats: u64,
+    /// Lines that were formed anew for that.
+    pub disorders: u64,
+    /// Links that broke.
+    pub cuts: u64,
+    /// Messages that were lost with them.
+    pub cut_messages: u64,
+    /// Messages that waited for links that had stalled.
+    pub stalled: u64,
+    /// Clocks that jumped.
+    pub jumps: u64,
+    /// What slow stores were asked.
+    pub slow_stores: u64,
+    /// Prefixes for which stores had no room.
+    pub full_stores: u64,
     /// Requests that came when nothing went wrong any more.
     pub late: u64,
     /// Sequences about which reports were lost.
@@ -149,7 +193,7 @@ const LEAST_STORED: u32 = 20;
 pub fn run(plan: &Plan) -> Outcome {
     let mut random = Random::new(plan.seed);
     let driver = plan.driver.unwrap_or_else(|| random.pick(&[Driver::Scheduler, Driver::Guesses]));
-    let scenario = Scenario::draw(plan, &mut random);
+    let scenario = Scenario::draw(plan, driver, &mut random);
     let stories = Stories::new(scenario.asks.iter().map(|ask| {
         let (tokens, end) = ask.answer(&scenario.model, scenario.limits.context);
         let told = |wanted| Told::expected(&scenario.model, &ask.prompt, wanted);
@@ -203,7 +247,11 @@ fn drive(
         Some(Sabotage::Reorder) => Some(Breakage::Reorder),
         Some(Sabotage::LeaveGap) => Some(Breakage::Lose),
         Some(Sabotage::Repeat) => Some(Breakage::Repeat),
-        Some(Sabotage::DropRewind | Sabotage::KeepDrafts) | None => None,
+        None if scenario.faults.repeats => Some(Breakage::Repeat),
+        Some(
+            Sabotage::DropRewind | Sabotage::KeepDrafts | Sabotage::LetFramesIn | Sabotage::LetReportsIn,
+        )
+        | None => None,
     };
     let flaws = Flaws {
         forgets_to_cut: plan.sabotage == Some(Sabotage::DropRewind),
@@ -213,7 +261,8 @@ fn drive(
         random: random.fork(),
     };
     let network = Network::new(scenario.delays, random, breakage, until_mute);
-    let (mut front, network, counts, mut violations) = Line::new(front, scenario, network, &flaws).run();
+    let (mut front, network, counts, mut violations) =
+        Line::new(front, scenario, network, &flaws, plan.sabotage).run();
     violations.extend(front.stories().conclude());
     let guessed = front.guessed();
     let summary = Summary {
@@ -237,11 +286,31 @@ fn drive(
         resumed: guessed.resumed,
         outages: counts.outages,
         reshapes: counts.reshapes,
-        deaths: counts.deaths,
+        deaths: counts.losses.deaths,
+        deaths_forming: counts.losses.deaths_forming,
+        deaths_prefilling: counts.losses.deaths_prefilling,
+        deaths_restoring: counts.losses.deaths_restoring,
+        deaths_closing: counts.losses.deaths_closing,
+        naps: counts.losses.naps,
+        freezes: counts.losses.freezes,
+        late_wakes: counts.losses.late_wakes,
+        stand_ins: counts.losses.stand_ins,
+        abandoned: counts.abandoned,
+        late_frames: counts.losses.late_frames,
+        late_reports: counts.losses.late_reports,
+        echoes: counts.losses.echoes,
+        repeats: network.n_broken(),
+        disorders: counts.losses.disorders,
+        cuts: counts.losses.cuts,
+        cut_messages: network.n_cut(),
+        stalled: network.n_stalled(),
+        jumps: counts.losses.jumps,
+        slow_stores: counts.losses.slow_stores,
+        full_stores: counts.losses.full_stores,
         late: scenario.asks.iter().filter(|ask| ask.at >= faults::CALM).count() as u64,
         muted: network.n_muted(),
         faults: counts.faults,
-        sabotaged: network.n_broken() + counts.spoiled_calls,
+        sabotaged: network.n_broken() + counts.spoiled_calls + counts.losses.let_in,
         events: counts.events,
         trace: counts.trace,
     };
@@ -272,6 +341,26 @@ impl Summary {
         self.outages += other.outages;
         self.reshapes += other.reshapes;
         self.deaths += other.deaths;
+        self.deaths_forming += other.deaths_forming;
+        self.deaths_prefilling += other.deaths_prefilling;
+        self.deaths_restoring += other.deaths_restoring;
+        self.deaths_closing += other.deaths_closing;
+        self.naps += other.naps;
+        self.freezes += other.freezes;
+        self.late_wakes += other.late_wakes;
+        self.stand_ins += other.stand_ins;
+        self.abandoned += other.abandoned;
+        self.late_frames += other.late_frames;
+        self.late_reports += other.late_reports;
+        self.echoes += other.echoes;
+        self.repeats += other.repeats;
+        self.disorders += other.disorders;
+        self.cuts += other.cuts;
+        self.cut_messages += other.cut_messages;
+        self.stalled += other.stalled;
+        self.jumps += other.jumps;
+        self.slow_stores += other.slow_stores;
+        self.full_stores += other.full_stores;
         self.late += other.late;
         self.muted += other.muted;
         self.faults += other.faults;
@@ -286,7 +375,9 @@ impl fmt::Display for Summary {
         write!(
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} drafted by tails, {} shared calls, {} stopped, \
-             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} reshapes, {} deaths, {} late, {} muted, {} faults, {} events",
+             {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} lines abandoned, {} reshapes, {} stand-ins, {} deaths ({} forming, {} prefilling, {} restoring, {} closing), \
+             {} naps, {} freezes ({} woke late), {} late frames and {} late reports, {} echoes, {} repeated ({} lines given up for it), {} cuts ({} messages lost), {} stalled, \
+             {} jumps, {} slow and {} full stores, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
             self.prompt_parts,
@@ -305,8 +396,28 @@ impl fmt::Display for Summary {
             self.preempted,
             self.resumed,
             self.outages,
+            self.abandoned,
             self.reshapes,
+            self.stand_ins,
             self.deaths,
+            self.deaths_forming,
+            self.deaths_prefilling,
+            self.deaths_restoring,
+            self.deaths_closing,
+            self.naps,
+            self.freezes,
+            self.late_wakes,
+            self.late_frames,
+            self.late_reports,
+            self.echoes,
+            self.repeats,
+            self.disorders,
+            self.cuts,
+            self.cut_messages,
+            self.stalled,
+            self.jumps,
+            self.slow_stores,
+            self.full_stores,
             self.late,
             self.muted,
             self.faults,
@@ -339,6 +450,8 @@ impl fmt::Display for Plan {
             Some(Sabotage::LeaveGap) => write!(f, " --sabotage gap"),
             Some(Sabotage::Repeat) => write!(f, " --sabotage repeat"),
             Some(Sabotage::KeepDrafts) => write!(f, " --sabotage drafts"),
+            Some(Sabotage::LetFramesIn) => write!(f, " --sabotage old-frames"),
+            Some(Sabotage::LetReportsIn) => write!(f, " --sabotage old-reports"),
             None => Ok(()),
         }
     }

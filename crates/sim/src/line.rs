@@ -1,96 +1,110 @@
 //! A whole line in virtual time: a front, stages with toy engines, and the links between them, in one loop.
 
-mod deaths;
+mod counts;
+mod formation;
+mod losses;
 mod shapes;
 mod stage;
+mod wires;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ::stage::{Interest, Keeping, Output, StoreWork};
 use bytes::Bytes;
 use protocol::{
-    Command, DecodeError, FaultKind, Frame, Generation, Hint, PeerIndex, Report, StageIndex, ToFront,
-    ToStage, Wire,
+    Command, DecodeError, FaultKind, Frame, Generation, Report, StageIndex, ToFront, ToStage, Wire,
 };
 
+use crate::Sabotage;
 use crate::check::Violation;
-use crate::faults::{CALM, Death};
-use crate::front::{Front, Judgement, Sent};
-use crate::network::{Link, Network};
+use crate::faults::Faults;
+use crate::front::{Front, Judgement};
+use crate::network::Network;
 use crate::random::{Random, mix2};
 use crate::scenario::{Outage, Scenario, StoreFlaws, is_refused};
 use crate::toy::Flaws;
+pub(crate) use counts::Counts;
+use formation::{Phase, Place};
 use stage::Stage;
 
 /// Events after which a run is given up: some ten times what the longest one takes.
 const MAX_EVENTS: u64 = 200_000;
 
-/// How long it takes to form a line that was given up anew.
-const FORMING: Duration = Duration::from_millis(1);
-
+/// Machines are named by their index, whoever sits where.
+#[derive(Clone)]
 enum Happening {
-    /// At a stage.
+    /// At a machine.
     Frame(usize, Generation, Bytes),
-    /// At a stage.
+    /// At a machine.
     Hint(usize, Bytes),
+    /// At a machine: it gets a place in a line.
+    Assigned(usize, Place),
+    /// At a machine: what it needs for its place in this generation is there.
+    Loaded(usize, Generation),
+    /// At a machine: it hears that this generation is over.
+    Released(usize, Generation),
+    /// The engine of a machine in this life of its is done.
+    Done(usize, u32),
+    /// The store of a machine in this life of its has done what it was asked in this generation.
+    Stored(usize, u32, Generation, StoreWork),
     /// At the front.
     Report(Bytes),
-    /// The engine of a stage in this life of its is done.
-    Done(usize, u32),
-    /// A stage's store has done what it was asked in this generation.
-    Stored(usize, Generation, StoreWork),
+    /// A copy of a message comes when its line is over, and not before.
+    Echo(Box<Self>),
+    /// A machine that does nothing goes on.
+    Thaw(usize),
+    /// The front notices that a machine is not there.
+    Missed(usize),
+    /// The front reaches a machine again.
+    Back(usize),
+    /// The front forms a line if it can.
+    Form,
     /// The front asked to be woken.
     Wake,
     LineUp,
     LineLost,
-    /// It is later than it was.
-    ClockJumps(Duration),
+    /// One of the [`Faults::cuts`].
+    Cut(usize),
+    /// One of the [`Faults::stalls`].
+    Stall(usize),
+    /// One of the [`Faults::jumps`].
+    Jump(usize),
     /// Nothing goes wrong any more.
     Calm,
 }
 
-/// Counters of the whole line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) events: u64,
-    /// Engine calls that served several sequences at once.
-    pub(crate) shared_calls: u64,
-    /// Engine calls that were stopped, since nobody wanted any of it.
-    pub(crate) cancelled_calls: u64,
-    /// Windows that a stage dropped before it computed them.
-    pub(crate) dropped: u64,
-    /// Engine calls on top of rows that should have been cut.
-    pub(crate) spoiled_calls: u64,
-    /// Tokens that tails have drafted.
-    pub(crate) drafted: u64,
-    pub(crate) outages: u64,
-    /// Stages that died.
-    pub(crate) deaths: u64,
-    /// How often other stages took over, or gave back.
-    pub(crate) reshapes: u64,
-    pub(crate) faults: u64,
-    /// A hash of everything that happened and when.
-    pub(crate) trace: u64,
-}
-
 pub(crate) struct Line<F> {
     front: F,
-    stages: Vec<Stage>,
-    /// Those that share the layers otherwise, while it is not their turn; none if nobody ever does.
-    others: Vec<Stage>,
+    machines: Vec<Stage>,
+    /// Who may sit where, for each way to share the layers.
+    shapes: Vec<Vec<shapes::Seat>>,
+    /// Which of them is used.
+    shape: usize,
+    /// Which of them the next line has, unless that cannot be formed.
+    next_shape: usize,
     /// Decides whose turn it is.
     turns: Random,
+    /// Who sits where in the front's generation.
+    seats: Vec<usize>,
+    phase: Phase,
     network: Network,
     now: Duration,
     agenda: BTreeMap<(Duration, u64), Happening>,
     n_planned: u64,
-    /// Of the front. Stages take it over when they are assigned again.
+    /// Of the front. Machines take it over when they are assigned.
     generation: Generation,
-    /// Reasons for which there is no line now.
+    /// Reasons, beside machines that are away, for which there is no line now.
     n_outages: u32,
-    deaths: Vec<Death>,
+    faults: Faults,
+    /// Messages of this generation that will come once more.
+    echoes: VecDeque<Happening>,
     wake_at: Option<Duration>,
+    /// Whether a frame may come twice.
+    faults_repeat: bool,
+    /// Whether something has happened that makes a line silent without anybody's loss being noticed.
+    may_be_silent: bool,
+    sabotage: Option<Sabotage>,
     engines_fail: bool,
     samplers_refuse: bool,
     stores: StoreFlaws,
@@ -102,22 +116,36 @@ pub(crate) struct Line<F> {
 }
 
 impl<F: Front> Line<F> {
-    pub(crate) fn new(front: F, scenario: &Scenario, network: Network, flaws: &Flaws) -> Self {
+    pub(crate) fn new(
+        front: F,
+        scenario: &Scenario,
+        network: Network,
+        flaws: &Flaws,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
         let mut random = flaws.random.clone();
-        let (stages, others) = shapes::born(scenario, flaws, &mut random);
+        let (machines, shapes) = shapes::born(scenario, flaws, &mut random);
         let mut line = Self {
             front,
-            stages,
-            others,
+            machines,
+            shapes,
+            shape: 0,
+            next_shape: 0,
             turns: Random::new(mix2(flaws.random.clone().next(), 1)),
+            seats: Vec::new(),
+            phase: Phase::Down,
             network,
             now: Duration::ZERO,
             agenda: BTreeMap::new(),
             n_planned: 0,
-            generation: Generation(0),
+            generation: Generation(1),
             n_outages: 1,
-            deaths: scenario.faults.deaths.clone(),
+            faults: scenario.faults.clone(),
+            echoes: VecDeque::new(),
             wake_at: None,
+            faults_repeat: scenario.faults.repeats,
+            may_be_silent: sabotage.is_some() || scenario.until_mute.is_some() || scenario.faults.repeats,
+            sabotage,
             engines_fail: scenario.failures > 0,
             stores: scenario.stores,
             random,
@@ -131,10 +159,7 @@ impl<F: Front> Line<F> {
             line.plan(at, Happening::LineLost);
             line.plan(at + lasts, Happening::LineUp);
         }
-        for &(at, by) in &scenario.faults.jumps {
-            line.plan(at, Happening::ClockJumps(by));
-        }
-        line.plan(CALM, Happening::Calm);
+        line.plan_faults();
         line
     }
 
@@ -147,8 +172,8 @@ impl<F: Front> Line<F> {
                 self.now = at.max(self.now);
                 self.counts.events += 1;
                 self.befall(happening);
-            } else if let Some((to, frame)) = self.network.release() {
-                self.post_frame(to, &frame);
+            } else if let Some((to, generation, frame)) = self.network.release() {
+                self.post_frame(to, generation, &frame);
             } else {
                 break;
             }
@@ -168,104 +193,126 @@ impl<F: Front> Line<F> {
     fn happen(&mut self, happening: Happening) {
         self.note(&happening);
         match happening {
-            Happening::Frame(stage, generation, bytes) => self.frame_arrives(stage, generation, &bytes),
-            Happening::Hint(stage, bytes) => self.hint_arrives(stage, &bytes),
+            Happening::Frame(machine, generation, bytes) => self.frame_arrives(machine, generation, &bytes),
+            Happening::Hint(machine, bytes) => self.hint_arrives(machine, &bytes),
+            Happening::Assigned(machine, place) => self.is_assigned(machine, place),
+            Happening::Loaded(machine, generation) => self.is_loaded(machine, generation),
+            Happening::Released(machine, generation) => {
+                self.machines[machine].leave(generation);
+                self.after_stage(machine);
+            }
             Happening::Report(bytes) => self.report_arrives(&bytes),
-            Happening::Done(stage, _) => self.call_is_done(stage),
-            Happening::Stored(stage, generation, work) => self.store_is_done(stage, generation, work),
+            Happening::Done(machine, _) => self.call_is_done(machine),
+            Happening::Stored(machine, _, generation, work) => self.store_is_done(machine, generation, work),
+            Happening::Echo(message) => self.echo_arrives(*message),
+            Happening::Thaw(machine) => self.thaw(machine),
+            Happening::Missed(machine) => self.miss(machine),
+            Happening::Back(machine) => self.come_back(machine),
+            Happening::Form => self.form(),
             Happening::Wake => {
                 self.wake_at = None;
                 if self.front.wake(self.now) == Judgement::LineIsSilent {
-                    self.plan(self.now, Happening::LineLost);
-                    self.plan(self.now + FORMING, Happening::LineUp);
+                    if !self.may_be_silent {
+                        self.violations.push(Violation::GivenUp);
+                    }
+                    self.lose_line();
                 }
                 self.after_front();
             }
-            Happening::ClockJumps(by) => self.now += by,
+            Happening::Cut(which) => self.cut(self.faults.cuts[which]),
+            Happening::Stall(which) => self.stall(self.faults.stalls[which]),
+            Happening::Jump(which) => self.jump(self.faults.jumps[which]),
             Happening::Calm => {
-                self.deaths.clear();
+                self.faults.end();
                 self.network.calm();
-                self.stages.iter_mut().chain(&mut self.others).for_each(Stage::calm);
+                self.machines.iter_mut().for_each(Stage::calm);
             }
             Happening::LineLost => {
                 self.n_outages += 1;
-                if self.n_outages > 1 {
-                    return;
-                }
-                self.counts.outages += 1;
-                self.generation = Generation(self.generation.0 + 1);
-                self.network.reconnect();
-                self.front.line_lost(self.now);
-                self.after_front();
+                self.lose_line();
             }
             Happening::LineUp => {
                 self.n_outages -= 1;
-                if self.n_outages > 0 {
-                    return;
-                }
-                self.take_turns();
-                for stage in &mut self.stages {
-                    stage.assign(self.generation);
-                }
-                self.front.line_up(self.now);
-                self.after_front();
+                self.form();
             }
         }
     }
 
     fn note(&mut self, happening: &Happening) {
-        let (kind, bytes): (u64, &[u8]) = match happening {
-            Happening::Frame(stage, _, bytes) => (8 + *stage as u64, bytes),
-            Happening::Hint(stage, bytes) => (16 + *stage as u64, bytes),
-            Happening::Report(bytes) => (1, bytes),
-            Happening::Done(stage, _) => (24 + *stage as u64, &[]),
-            Happening::Stored(stage, ..) => (32 + *stage as u64, &[]),
-            Happening::Wake => (2, &[]),
-            Happening::LineUp => (3, &[]),
-            Happening::LineLost => (4, &[]),
-            Happening::ClockJumps(_) => (5, &[]),
-            Happening::Calm => (6, &[]),
+        let (kind, at, bytes): (u64, u64, &[u8]) = match happening {
+            Happening::Frame(machine, _, bytes) => (8, *machine as u64, bytes),
+            Happening::Hint(machine, bytes) => (16, *machine as u64, bytes),
+            Happening::Report(bytes) => (1, 0, bytes),
+            Happening::Done(machine, _) => (24, *machine as u64, &[]),
+            Happening::Stored(machine, ..) => (32, *machine as u64, &[]),
+            Happening::Assigned(machine, _) => (33, *machine as u64, &[]),
+            Happening::Loaded(machine, _) => (34, *machine as u64, &[]),
+            Happening::Released(machine, _) => (35, *machine as u64, &[]),
+            Happening::Thaw(machine) => (36, *machine as u64, &[]),
+            Happening::Missed(machine) => (37, *machine as u64, &[]),
+            Happening::Back(machine) => (38, *machine as u64, &[]),
+            Happening::Cut(which) => (39, *which as u64, &[]),
+            Happening::Stall(which) => (40, *which as u64, &[]),
+            Happening::Jump(which) => (5, *which as u64, &[]),
+            Happening::Echo(_) => (41, 0, &[]),
+            Happening::Form => (42, 0, &[]),
+            Happening::Wake => (2, 0, &[]),
+            Happening::LineUp => (3, 0, &[]),
+            Happening::LineLost => (4, 0, &[]),
+            Happening::Calm => (6, 0, &[]),
         };
-        let start = mix2(mix2(self.counts.trace, kind), self.now.as_nanos() as u64);
+        let start = mix2(mix2(mix2(self.counts.trace, kind), at), self.now.as_nanos() as u64);
         self.counts.trace = bytes.iter().fold(start, |trace, &byte| mix2(trace, byte.into()));
     }
 
-    fn frame_arrives(&mut self, index: usize, generation: Generation, bytes: &Bytes) {
-        let stage = &mut self.stages[index];
-        if generation != stage.generation {
+    /// A machine lets in the work of the generation that it has a place in: on a real line a link belongs to one, and so
+    /// does the engine's thread behind it.
+    fn frame_arrives(&mut self, machine: usize, generation: Generation, bytes: &Bytes) {
+        if !self.lets_in(generation, self.machines[machine].place.generation, Sabotage::LetFramesIn) {
+            self.counts.losses.late_frames += 1;
             return;
         }
+        let stage = &mut self.machines[machine];
         let Some(frame) = understood(Frame::decode(bytes), &mut self.violations) else { return };
         let seq = frame.work.seq();
-        if let Err(what) = stage.order.check(&frame.work) {
-            self.violations.push(Violation::Order { stage: name(index), seq, what });
+        if let Err(what) = stage.order.check(&frame.work)
+            && !self.faults_repeat
+        {
+            self.violations.push(Violation::Order { stage: stage.place.seat, seq, what });
         }
         stage.known.hear_frame(&frame.work);
         stage.interest.note_frame(&frame);
-        stage.core.handle_frame(frame, self.now);
-        self.after_stage(index);
+        stage.core.handle_frame(frame, self.now + stage.clock);
+        self.after_stage(machine);
     }
 
-    fn hint_arrives(&mut self, index: usize, bytes: &Bytes) {
-        let stage = &mut self.stages[index];
+    fn hint_arrives(&mut self, machine: usize, bytes: &Bytes) {
         let Some(message) = understood(ToStage::decode(bytes), &mut self.violations) else { return };
-        if let Command::Hint(hint) = message.command
-            && message.generation == stage.generation
-        {
-            stage.known.hear_hint(hint);
-            stage.interest.note_hint(&hint);
-            stage.core.handle_hint(hint);
-            self.after_stage(index);
+        let Command::Hint(hint) = message.command else { return };
+        let stage = &mut self.machines[machine];
+        if message.generation != stage.place.generation {
+            self.counts.losses.late_frames += 1;
+            return;
         }
+        stage.known.hear_hint(hint);
+        stage.interest.note_hint(&hint);
+        stage.core.handle_hint(hint);
+        self.after_stage(machine);
     }
 
     fn report_arrives(&mut self, bytes: &Bytes) {
         let Some(message) = understood(ToFront::decode(bytes), &mut self.violations) else { return };
-        if message.generation != self.generation {
+        if !self.lets_in(message.generation, self.generation, Sabotage::LetReportsIn) {
+            self.counts.losses.late_reports += 1;
             return;
         }
-        // Nobody changes places here.
-        let from = StageIndex(message.from.0);
+        let machine = usize::from(message.from.0);
+        // Only a sabotage lets somebody speak who has no seat.
+        let Some(from) = self.seat_of(machine) else { return };
+        let from = name(from);
+        if let Report::State(_) = &message.report {
+            return self.is_ready(machine);
+        }
         if let Report::Fault(fault) = &message.report {
             self.counts.faults += 1;
             if !self.is_excused(&fault.kind) {
@@ -273,10 +320,23 @@ impl<F: Front> Line<F> {
                 self.violations.push(Violation::StageFault { stage: from, reason });
             }
         }
-        if let Err(reason) = self.front.handle_report(from, message.report, self.now) {
-            self.violations.push(Violation::ReportRefused { reason });
+        match self.front.handle_report(from, message.report, self.now) {
+            Ok(Judgement::Fine) => {}
+            Ok(Judgement::LineIsSilent | Judgement::LineIsDisordered) => {
+                self.counts.losses.disorders += 1;
+                self.lose_line();
+            }
+            Err(reason) => self.violations.push(Violation::ReportRefused { reason }),
         }
         self.after_front();
+    }
+
+    /// Whether a message of generation `its` is heard by who is in generation `ours`.
+    fn lets_in(&mut self, its: Generation, ours: Generation, unless: Sabotage) -> bool {
+        // Who has no place in a line does no harm whatever it lets in.
+        let is_let_in = its != ours && ours != Generation(0) && self.sabotage == Some(unless);
+        self.counts.losses.let_in += u64::from(is_let_in);
+        its == ours || is_let_in
     }
 
     /// Whether a stage has every reason to report the fault.
@@ -286,12 +346,12 @@ impl<F: Front> Line<F> {
             FaultKind::Sampler { .. } => self.samplers_refuse,
             // Stages may lose prefixes at any time.
             FaultKind::PrefixLost { .. } => true,
-            _ => false,
+            kind => self.faults_repeat && kind.is_disorder(),
         }
     }
 
-    fn call_is_done(&mut self, index: usize) {
-        let stage = &mut self.stages[index];
+    fn call_is_done(&mut self, machine: usize) {
+        let stage = &mut self.machines[machine];
         let (call, generation) = stage.running.take().expect("only a call under way is ever done");
         // An engine looks up from its work now and then only.
         if stage.interest.is_gone() && self.random.percent(50) {
@@ -300,36 +360,45 @@ impl<F: Front> Line<F> {
         }
         let done = call.execute(&mut stage.engine);
         stage.cancel.clear();
-        stage.core.complete(done, &stage.engine, self.now);
+        stage.core.complete(done, &stage.engine, self.now + stage.clock);
         for what in stage.engine.take_broken() {
-            self.violations.push(Violation::Call { stage: name(index), what });
+            self.violations.push(Violation::Call { stage: stage.place.seat, what });
         }
         let outputs: Vec<_> = std::iter::from_fn(|| stage.core.poll_output()).collect();
         // The results of a call that a new assignment overtook are gone.
-        if generation == stage.generation
+        if generation == stage.place.generation
             && let Err(what) = stage.known.end_call(stage.core.stats(), &outputs)
         {
-            self.violations.push(Violation::InVain { stage: name(index), what });
+            self.violations.push(Violation::InVain { stage: stage.place.seat, what });
         }
-        outputs.into_iter().for_each(|output| self.carry(index, output));
-        self.after_stage(index);
+        outputs.into_iter().for_each(|output| self.carry(machine, output));
+        self.after_stage(machine);
+        if self.machines[machine].is_loading {
+            self.load(machine);
+        }
     }
 
-    fn store_is_done(&mut self, index: usize, generation: Generation, work: StoreWork) {
-        let (flaws, random) = (self.stores, &mut self.random);
-        let stage = &mut self.stages[index];
-        let is_current = generation == stage.generation;
+    fn store_is_done(&mut self, machine: usize, generation: Generation, work: StoreWork) {
+        let (flaws, fulls, random) = (self.stores, self.faults.fulls, &mut self.random);
+        let stage = &mut self.machines[machine];
+        let is_current = generation == stage.place.generation;
         match work {
             StoreWork::Write { prefix, key, blob } => {
-                let keeping = if random.percent(flaws.skips) { Keeping::Skipped } else { Keeping::Kept };
-                if keeping == Keeping::Kept {
+                let keeping = if random.percent(flaws.skips) {
+                    Keeping::Skipped
+                } else if random.percent(fulls) {
+                    self.counts.losses.full_stores += 1;
+                    Keeping::Failed
+                } else {
                     stage.store.insert(key, blob);
-                }
+                    Keeping::Kept
+                };
                 if is_current {
                     stage.core.handle_kept(prefix, keeping);
                 }
             }
             StoreWork::Read { prefix, key } => {
+                stage.n_reading = stage.n_reading.saturating_sub(1);
                 if random.percent(flaws.losses) {
                     stage.store.remove(&key);
                 }
@@ -337,46 +406,55 @@ impl<F: Front> Line<F> {
                 stage.core.handle_fetched(prefix, key, stage.store.get(&key).cloned());
             }
         }
-        self.after_stage(index);
+        self.after_stage(machine);
     }
 
     /// Carries away what a stage says, and gives its engine the next call.
-    fn after_stage(&mut self, index: usize) {
-        while let Some(output) = self.stages[index].core.poll_output() {
-            self.carry(index, output);
+    fn after_stage(&mut self, machine: usize) {
+        while let Some(output) = self.machines[machine].core.poll_output() {
+            self.carry(machine, output);
         }
-        let stage = &mut self.stages[index];
+        let now = self.now;
+        let stage = &mut self.machines[machine];
         let bytes = stage.core.prefix_bytes();
         if let Some(most) = self.prefix_budget.filter(|&most| bytes > most) {
-            let what = format!("stage {index} holds {bytes} of {most} bytes of prefixes");
+            let what = format!("stage {} holds {bytes} of {most} bytes of prefixes", stage.place.seat);
             self.violations.push(Violation::Budget { what });
         }
-        if stage.running.is_some() {
+        if stage.running.is_some() || stage.is_loading {
             return;
         }
-        let Some(call) = stage.core.next_call(self.now) else { return };
+        let Some(call) = stage.core.next_call(now + stage.clock) else { return };
         if call.spans().len() > 1 {
             self.counts.shared_calls += 1;
         }
         let took = stage.time.per_call + stage.time.per_row * call.n_rows() as u32;
         stage.known.begin_call(stage.core.stats());
         stage.interest = Interest::in_call(&call, stage.core.shape().rewind);
-        stage.running = Some((call, stage.generation));
+        stage.running = Some((call, stage.place.generation));
         let life = stage.life;
-        self.plan(self.now + took, Happening::Done(index, life));
+        self.plan(now + took, Happening::Done(machine, life));
     }
 
     fn carry(&mut self, from: usize, output: Output) {
-        if !self.stages[from].speaks() {
+        if !self.machines[from].speaks() {
             return;
         }
+        let Place { generation, downstream, .. } = self.machines[from].place;
         match output {
-            Output::Forward(frame) => self.send_frame(from + 1, self.stages[from].generation, frame),
+            Output::Forward(frame) => {
+                if let Some(to) = downstream {
+                    self.send_frame(to, generation, frame);
+                }
+            }
             Output::Report(report) => self.send_report(from, report),
             Output::Store(work) => {
                 let took = self.random.micros(0, self.stores.most.as_micros() as u32);
-                let generation = self.stages[from].generation;
-                self.plan(self.now + took, Happening::Stored(from, generation, work));
+                self.counts.losses.slow_stores += u64::from(self.faults.disk > 1);
+                let stage = &mut self.machines[from];
+                stage.n_reading += u32::from(matches!(work, StoreWork::Read { .. }));
+                let life = stage.life;
+                self.plan(self.now + took, Happening::Stored(from, life, generation, work));
             }
         }
     }
@@ -385,10 +463,7 @@ impl<F: Front> Line<F> {
     fn after_front(&mut self) {
         self.violations.extend(self.front.misdeeds());
         while let Some(sent) = self.front.poll_sent() {
-            match sent {
-                Sent::Work(frame) => self.send_frame(0, self.generation, frame),
-                Sent::Hint(hint) => self.send_hint(hint),
-            }
+            self.send(sent);
         }
         if let Some(at) = self.front.next_wake()
             && self.wake_at.is_none_or(|planned| at < planned)
@@ -398,68 +473,23 @@ impl<F: Front> Line<F> {
         }
     }
 
-    fn send_frame(&mut self, to: usize, generation: Generation, frame: Frame) {
-        if generation != self.generation {
-            return;
-        }
-        for frame in self.network.pass(to, frame) {
-            self.post_frame(to, &frame);
-        }
-    }
-
-    fn post_frame(&mut self, to: usize, frame: &Frame) {
-        let (head, body) = frame.encode_parts();
-        let at = self.network.arrival(Link::Rows(to), Some(frame.work.seq()), self.now);
-        self.plan(at, Happening::Frame(to, self.generation, [head, body].concat().into()));
-    }
-
-    fn send_hint(&mut self, hint: Hint) {
-        for index in 0..self.stages.len() {
-            for _ in 0..self.network.copies_of_hint() {
-                let message =
-                    ToStage { to: peer(index), generation: self.generation, command: Command::Hint(hint) };
-                let at = self.network.arrival(Link::Hints(index), None, self.now);
-                self.plan(at, Happening::Hint(index, encoded(&message)));
-            }
-        }
-    }
-
-    fn send_report(&mut self, from: usize, report: Report) {
-        if !self.network.is_heard(&report) {
-            return;
-        }
-        let message = ToFront { from: peer(from), generation: self.stages[from].generation, report };
-        let at = self.network.arrival(Link::Reports(from), None, self.now);
-        self.plan(at, Happening::Report(encoded(&message)));
-    }
-
     /// Nothing moves any more: nothing may be held either.
     fn conclude(&mut self) {
         let n_sequences = self.front.n_sequences();
         if n_sequences > 0 {
             self.violations.push(Violation::FrontHeld { n_sequences });
         }
-        for (index, stage) in self.stages.iter_mut().enumerate() {
+        for stage in &mut self.machines {
             stage.add_to(&mut self.counts);
             if let Some(what) = stage.holds(self.now) {
-                self.violations.push(Violation::Held { stage: name(index), what });
+                self.violations.push(Violation::Held { stage: stage.place.seat, what });
             }
         }
     }
 }
 
-fn name(index: usize) -> StageIndex {
-    StageIndex(index as u16)
-}
-
-fn peer(index: usize) -> PeerIndex {
-    PeerIndex(index as u16)
-}
-
-fn encoded<T: Wire>(message: &T) -> Bytes {
-    let mut bytes = Vec::new();
-    message.encode(&mut bytes);
-    bytes.into()
+fn name(seat: usize) -> StageIndex {
+    StageIndex(seat as u16)
 }
 
 fn understood<T>(decoded: Result<T, DecodeError>, violations: &mut Vec<Violation>) -> Option<T> {

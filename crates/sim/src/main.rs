@@ -14,7 +14,8 @@ Usage: sim [--seed N | --seeds A..B] [options]
   --driver WHO          scheduler, or guesses (pipelines with adversarial proposals); default: the seed decides
   --width N, --depth N  rows in a window, windows in flight (1 to 16)
   --calm                no cancellations and no outages
-  --sabotage WHAT       reorder, rewind, gap, repeat or drafts: break something that the checkers must see";
+  --sabotage WHAT       reorder, rewind, gap, repeat, drafts, old-frames or old-reports: break something that the
+                        checkers must see";
 
 struct Args {
     seeds: Range<u64>,
@@ -78,9 +79,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
                     "gap" => Sabotage::LeaveGap,
                     "repeat" => Sabotage::Repeat,
                     "drafts" => Sabotage::KeepDrafts,
+                    "old-frames" => Sabotage::LetFramesIn,
+                    "old-reports" => Sabotage::LetReportsIn,
                     _ => {
                         return Err(format!(
-                            "--sabotage is reorder, rewind, gap, repeat or drafts, not {value}"
+                            "--sabotage is reorder, rewind, gap, repeat, drafts, old-frames or old-reports, not {value}"
                         ));
                     }
                 });

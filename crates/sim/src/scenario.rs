@@ -11,7 +11,7 @@ use crate::faults::{CALM, Faults};
 use crate::network::Delays;
 use crate::random::{Random, mix};
 use crate::toy::{self, Model, Sizes};
-use crate::{Plan, Sabotage};
+use crate::{Driver, Plan, Sabotage};
 
 /// The most rows that any window has.
 const MAX_WIDTH: u32 = 16;
@@ -138,6 +138,11 @@ pub(crate) struct Limits {
     pub(crate) max_width: u32,
 }
 
+/// When a line is lost after which prompts come from stores.
+const RETURN: Duration = Duration::from_millis(400);
+/// So many tokens at least a sequence can have then: stores are asked for long prefixes only.
+const RETURN_CONTEXT: u32 = 100;
+
 /// Longer than anything takes.
 pub(crate) const AGES: Duration = Duration::from_secs(3600);
 
@@ -174,7 +179,7 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    pub(crate) fn draw(plan: &Plan, random: &mut Random) -> Self {
+    pub(crate) fn draw(plan: &Plan, driver: Driver, random: &mut Random) -> Self {
         let model = draw_model(random);
         let stages = draw_stages(&model, random);
         let is_crowded = random.percent(CROWDED);
@@ -199,7 +204,7 @@ impl Scenario {
         asks.iter_mut().for_each(draw_of_prompt);
         (1..asks.len()).for_each(|later| follow_up(&mut asks, later, (&model, &limits), random));
         draw_late(plan, &mut asks, (&model, &limits));
-        let faults = Faults::draw(plan, stages.len());
+        let faults = Faults::draw(plan, driver, stages.len());
         let n_outages = if plan.calm { 0 } else { random.pick(&[0, 0, 1, 1, 3]) };
         let outages = draw_outages(n_outages, random);
         let least = random.pick(&[0, 20, 2000]);
@@ -239,6 +244,36 @@ impl Scenario {
             faults,
         }
         .with_drafts(plan)
+        .with_returns(plan)
+    }
+
+    /// In some runs a long prompt is asked again when its line was lost, so that it comes from the stores. Decided by the
+    /// seed alone, like [`draw_of_prompt`].
+    fn with_returns(mut self, plan: &Plan) -> Self {
+        let mut random = Random::new(mix(plan.seed ^ 0x2e7));
+        if plan.calm || !random.percent(20) {
+            return self;
+        }
+        let context = self.limits.context.max(RETURN_CONTEXT);
+        (self.limits.context, self.sizes.context) = (context, context);
+        let mut first = draw_ask(&self.limits, 1000, (0, 0), &mut random);
+        let token = |random: &mut Random| Token(random.between(0, self.limits.n_vocab - 1).cast_signed());
+        let n_prompt = self.limits.context * 2 / 3;
+        first.prompt = (0..n_prompt).map(|_| token(&mut random)).collect();
+        (first.namespace, first.max_tokens) = (Some(0), Some(2));
+        for _ in 0..random.between(1, 3) {
+            let mut again = first.clone();
+            again.at = RETURN + random.micros(2000, 100_000);
+            again.prompt.push(token(&mut random));
+            self.asks.push(again);
+        }
+        self.asks.push(first);
+        self.outages.push(Outage { at: RETURN, lasts: random.micros(1, 2000) });
+        (self.stored_tokens, self.stores.everywhere) = (100_000, true);
+        (self.prefix_tokens, self.prefix_bytes) = (100_000, 1 << 30);
+        (self.stores.losses, self.stores.skips) = (0, 0);
+        self.faults.die_restoring(&mut random, self.stages.len());
+        self
     }
 
     /// Some lines' tails draft for themselves. Decided by the seed alone, like [`draw_of_prompt`].

@@ -250,8 +250,9 @@ impl Core {
         self.show_heard(&report, now);
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
-            // A stage has given memory back that is in use: nothing it holds can be relied on.
-            Err(fault @ ReportFault::ClosedEarly { .. }) => {
+            // A stage has given memory back that is in use, or frames came to it that were not sent so: nothing it holds
+            // can be relied on.
+            Err(fault @ (ReportFault::ClosedEarly { .. } | ReportFault::Disorder { .. })) => {
                 let generation = self.roster.generation();
                 self.roster.handle_fault(from, generation, &fault.to_string(), now);
                 return self.roster_changed(now);

@@ -25,30 +25,15 @@ impl Scheduler {
         now: Duration,
     ) -> Result<(), ReportFault> {
         let tail = StageIndex(self.config.n_stages - 1);
-        let is_tails = matches!(
-            report,
-            Report::Verdict(_)
-                | Report::Draft(_)
-                | Report::Prompt(_)
-                | Report::Progress(_)
-                | Report::Closed(_)
-        );
-        if is_tails && from != tail {
-            return Err(ReportFault::NotTail { from, tail });
-        }
-        match &report {
-            Report::Verdict(verdict) => self.tail_speaks_of(verdict.seq, now),
-            Report::Draft(draft) => self.tail_speaks_of(draft.seq, now),
-            Report::Prompt(part) => self.tail_speaks_of(part.seq, now),
-            Report::Progress(progress) => self.tail_speaks_of(progress.seq, now),
-            // What is closed is gone, and other reports are no answers.
-            Report::Closed(_)
-            | Report::State(_)
-            | Report::Counters(_)
-            | Report::Leaving
-            | Report::Notice(_)
-            | Report::Stored(_)
-            | Report::Fault(_) => {}
+        if let Some(seq) = report.answers() {
+            if from != tail {
+                return Err(ReportFault::NotTail { from, tail });
+            }
+            // What is closed is gone.
+            if !matches!(report, Report::Closed(_)) {
+                self.heard_of(seq, now);
+                self.count_beginning(seq);
+            }
         }
         match report {
             Report::State(_) | Report::Counters(_) | Report::Notice(_) | Report::Leaving => Ok(()),
@@ -75,11 +60,6 @@ impl Scheduler {
             }
             Report::Fault(fault) => self.handle_fault(from, &fault, now),
         }
-    }
-
-    fn tail_speaks_of(&mut self, seq: SeqId, now: Duration) {
-        self.heard_of(seq, now);
-        self.count_beginning(seq);
     }
 
     fn handle_verdict(&mut self, verdict: Verdict, now: Duration) -> Result<(), ReportFault> {
@@ -192,6 +172,9 @@ impl Scheduler {
                     self.begin_again(seq, prefix, now);
                     return Ok(());
                 }
+                if fault.kind.is_disorder() && self.is_first_disorder(seq) {
+                    return Err(ReportFault::Disorder { seq, from, reason: fault.kind.to_string() });
+                }
                 self.fail(seq, failure);
             } else {
                 self.stats.late_reports += 1;
@@ -202,6 +185,12 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Whether a sequence is of a client's request whose frames were in order so far. Notes that they are not.
+    fn is_first_disorder(&mut self, seq: SeqId) -> bool {
+        let request = self.sequences.get(&seq).filter(|sequence| !sequence.is_probe()).map(Sequence::request);
+        request.is_some_and(|request| self.disordered.insert(request))
     }
 
     /// The sequence, unless it is over.

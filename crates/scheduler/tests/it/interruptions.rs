@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use protocol::{End, Grammar, GrammarKind, Mirostat, SamplerParams, Token, Work};
-use scheduler::{Config, Output, Refusal, Request};
+use protocol::{
+    End, Fault, FaultKind, Grammar, GrammarKind, Mirostat, Position, Report, SamplerParams, SeqId,
+    StageIndex, Token, Work,
+};
+use scheduler::{Config, Output, Refusal, ReportFault, Request};
 
 use crate::front::{Front, config, request, verdict};
 
@@ -49,6 +52,32 @@ fn on_the_next_line_a_request_goes_on_from_its_last_token() {
     assert_eq!(said[1..], ["r0 tokens [52]", "r0 tokens [53]", "s1 close", "r0 done: Length"]);
     let stats = front.scheduler.stats();
     assert_eq!((stats.resumed, stats.finished, stats.failed), (1, 1, 0));
+}
+
+/// Who speaks of what it was not sent has lost something, and the line with it.
+#[test]
+fn frames_that_come_twice_or_not_at_all_cost_a_line_and_no_request_unless_it_happens_to_it_again() {
+    let at = Position(3);
+    let kinds = [
+        FaultKind::Diverged { base: at, token: Token(1), expected: at, expected_token: Token(2) },
+        FaultKind::Gap { base: at, next: Position(2) },
+        FaultKind::Rewind { base: Position(2), oldest: at },
+        FaultKind::UnknownSequence,
+        FaultKind::AlreadyOpen,
+    ];
+    for kind in kinds {
+        let mut front = talking(request(3, Some(4)));
+        let fault = |seq| Report::Fault(Fault { seq: Some(SeqId(seq)), kind: kind.clone() });
+        let disorder = ReportFault::Disorder { seq: SeqId(0), from: StageIndex(1), reason: kind.to_string() };
+        assert_eq!(front.report(1, fault(0)), Err(disorder));
+        assert!(front.outputs().is_empty(), "its caller hears nothing");
+        front.scheduler.line_lost("frames came twice", front.now);
+        front.scheduler.line_up(front.now);
+        assert_eq!(front.outputs()[0], "s1 open, limit 7");
+        front.report(1, fault(1)).expect("what a request does again is its own fault");
+        let failed = format!("r0 failed: internal error: stage 1: {kind}");
+        assert_eq!(front.outputs(), ["s1 drop".to_owned(), "s1 close".into(), failed]);
+    }
 }
 
 #[test]
@@ -175,7 +204,7 @@ fn mirostat_and_grammar_go_on_from_their_last_states() {
     let sampler = SamplerParams { mirostat, grammar, ..SamplerParams::default() };
     let mut front = talking(Request { sampler, ..request(3, None) });
     let verdict = protocol::Verdict { mu: Some(7.5), ..verdict(0, 2, 4, 52, None) };
-    front.report(2, protocol::Report::Verdict(Box::new(verdict))).expect("what was sent");
+    front.report(2, Report::Verdict(Box::new(verdict))).expect("what was sent");
     front.scheduler.line_lost("stage 2 is gone", front.now);
     front.scheduler.line_up(front.now);
     let opened = std::iter::from_fn(|| front.scheduler.poll_output()).find_map(|output| match output {

@@ -10,7 +10,7 @@ use protocol::{
 use spec::{Pipeline, Setup};
 
 use super::proposals::Proposer;
-use super::{Front, Guessed, Judgement, Sent};
+use super::{Front, Guessed, Judgement, Sent, UnderWay};
 use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
@@ -196,6 +196,50 @@ impl Guesses {
         self.guessed.accepted += u64::from(stats.accepted);
     }
 
+    fn hear(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
+        match report {
+            Report::State(_)
+            | Report::Counters(_)
+            | Report::Notice(_)
+            | Report::Leaving
+            | Report::Draft(_)
+            | Report::Stored(_) => Ok(()),
+            Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
+            Report::Progress(progress) => {
+                let Some(running) = self.running.get_mut(&progress.seq) else {
+                    return self.known(progress.seq);
+                };
+                running.chunks_in_flight =
+                    running.chunks_in_flight.checked_sub(1).ok_or("progress of a chunk that was not sent")?;
+                let ask = &self.asks[running.request];
+                if ask.is_prompt_only() && progress.next.0 as usize == ask.prompt.len() {
+                    self.end(progress.seq, Ending::Done(End::Limit));
+                    self.start(now);
+                } else {
+                    self.advance(progress.seq, now);
+                }
+                Ok(())
+            }
+            Report::Prompt(part) => {
+                let Some(running) = self.running.get(&part.seq) else { return self.known(part.seq) };
+                self.stories.found(running.request, part.found);
+                Ok(())
+            }
+            Report::Closed(seq) => {
+                let index = self.closing.iter().position(|&closing| closing == seq);
+                self.closing.swap_remove(index.ok_or("closed without a close")?);
+                self.start(now);
+                Ok(())
+            }
+            Report::Fault(fault) => {
+                if let Some(seq) = fault.seq {
+                    self.end(seq, Ending::Failed(format!("stage {from}: {}", fault.kind)));
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// A report about a sequence that is over was on its way; about one that never was, it is a lie.
     fn known(&self, seq: SeqId) -> Result<(), String> {
         if seq < self.next_seq { Ok(()) } else { Err(format!("sequence {seq} was never opened")) }
@@ -253,48 +297,13 @@ impl Front for Guesses {
         self.sent.clear();
     }
 
-    fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
-        match report {
-            Report::State(_)
-            | Report::Counters(_)
-            | Report::Notice(_)
-            | Report::Leaving
-            | Report::Draft(_)
-            | Report::Stored(_) => Ok(()),
-            Report::Verdict(verdict) => self.handle_verdict(&verdict, now),
-            Report::Progress(progress) => {
-                let Some(running) = self.running.get_mut(&progress.seq) else {
-                    return self.known(progress.seq);
-                };
-                running.chunks_in_flight =
-                    running.chunks_in_flight.checked_sub(1).ok_or("progress of a chunk that was not sent")?;
-                let ask = &self.asks[running.request];
-                if ask.is_prompt_only() && progress.next.0 as usize == ask.prompt.len() {
-                    self.end(progress.seq, Ending::Done(End::Limit));
-                    self.start(now);
-                } else {
-                    self.advance(progress.seq, now);
-                }
-                Ok(())
-            }
-            Report::Prompt(part) => {
-                let Some(running) = self.running.get(&part.seq) else { return self.known(part.seq) };
-                self.stories.found(running.request, part.found);
-                Ok(())
-            }
-            Report::Closed(seq) => {
-                let index = self.closing.iter().position(|&closing| closing == seq);
-                self.closing.swap_remove(index.ok_or("closed without a close")?);
-                self.start(now);
-                Ok(())
-            }
-            Report::Fault(fault) => {
-                if let Some(seq) = fault.seq {
-                    self.end(seq, Ending::Failed(format!("stage {from}: {}", fault.kind)));
-                }
-                Ok(())
-            }
-        }
+    fn handle_report(
+        &mut self,
+        from: StageIndex,
+        report: Report,
+        now: Duration,
+    ) -> Result<Judgement, String> {
+        self.hear(from, report, now).map(|()| Judgement::Fine)
     }
 
     fn wake(&mut self, now: Duration) -> Judgement {
@@ -341,6 +350,11 @@ impl Front for Guesses {
 
     fn misdeeds(&mut self) -> Vec<Violation> {
         Vec::new()
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let prefilling = self.running.values().any(|running| running.chunks_in_flight > 0);
+        UnderWay { prefilling, closing: !self.closing.is_empty() }
     }
 
     fn n_sequences(&self) -> usize {

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::{End, Report, StageIndex, Token, Work};
-use scheduler::{Config, Event, Failure, Finish, Output, Refusal, Request, RequestId, Scheduler};
+use scheduler::{
+    Config, Event, Failure, Finish, Output, Refusal, ReportFault, Request, RequestId, Scheduler,
+    SequenceState,
+};
 
 use super::proposals::{Adversary, Proposer};
 use super::turns::Turns;
-use super::{Front, Guessed, Judgement, Sent};
+use super::{Front, Guessed, Judgement, Sent, UnderWay};
 use crate::check::{Ending, Stories, Violation};
 use crate::random::Random;
 use crate::scenario::{Ask, Limits};
@@ -229,9 +232,18 @@ impl Front for Requests {
         self.scheduler.line_lost("a stage was lost", now);
     }
 
-    fn handle_report(&mut self, from: StageIndex, report: Report, now: Duration) -> Result<(), String> {
+    fn handle_report(
+        &mut self,
+        from: StageIndex,
+        report: Report,
+        now: Duration,
+    ) -> Result<Judgement, String> {
         self.now = now;
-        self.scheduler.handle_report(from, report, now).map_err(|fault| fault.to_string())
+        match self.scheduler.handle_report(from, report, now) {
+            Ok(()) => Ok(Judgement::Fine),
+            Err(ReportFault::Disorder { .. }) => Ok(Judgement::LineIsDisordered),
+            Err(fault) => Err(fault.to_string()),
+        }
     }
 
     fn wake(&mut self, now: Duration) -> Judgement {
@@ -284,6 +296,11 @@ impl Front for Requests {
             resumed: stats.resumed,
             refused: stats.guesses.sources().map(|source| source.unknown).sum(),
         }
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let is_any = |state| self.scheduler.sequences().any(|sequence| sequence.state == state);
+        UnderWay { prefilling: is_any(SequenceState::Prefill), closing: is_any(SequenceState::Closing) }
     }
 
     fn n_sequences(&self) -> usize {

@@ -1,46 +1,60 @@
-//! Lines whose layers are shared out anew when they are formed again: two sets of stages, each with disks of its own.
+//! Who may sit where: machines that hold a seat's layers, and others that share the layers out in another way. Each has a
+//! disk of its own.
 
 use ::stage::Config;
 
-use super::Line;
 use super::stage::Stage;
-use crate::front::Front;
 use crate::random::Random;
-use crate::scenario::Scenario;
+use crate::scenario::{CallTime, Scenario};
 use crate::toy::Flaws;
 
-/// The stages of a line, and those that share its layers otherwise.
-pub(super) fn born(scenario: &Scenario, flaws: &Flaws, random: &mut Random) -> (Vec<Stage>, Vec<Stage>) {
-    let mut others = random.clone();
-    let share = |stages: &[(protocol::LayerRange, _)], random: &mut Random| {
+/// A seat, and the machines that hold its layers: whoever sat there last comes first.
+#[derive(Clone, Debug)]
+pub(super) struct Seat(Vec<usize>);
+
+impl Seat {
+    pub(super) fn candidates(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// A machine sits down: whether it takes another one's place.
+    pub(super) fn sits(&mut self, machine: usize) -> bool {
+        let is_other = self.0.first() != Some(&machine);
+        self.0.sort_by_key(|&other| other != machine);
+        is_other
+    }
+}
+
+/// All machines, and the seats of each way to share the layers out.
+pub(super) fn born(scenario: &Scenario, flaws: &Flaws, random: &mut Random) -> (Vec<Stage>, Vec<Vec<Seat>>) {
+    let mut machines = Vec::new();
+    let mut share = |stages: &[(protocol::LayerRange, CallTime)], random: &mut Random| -> Vec<usize> {
         let n_stages = stages.len();
-        let stage = |(index, &(layers, time)): (usize, &_)| {
+        let first = machines.len();
+        for (index, &(layers, time)) in stages.iter().enumerate() {
             let flaws = Flaws { random: random.fork(), ..flaws.clone() };
             let has_store = scenario.stores.everywhere || index + 1 < n_stages;
             let config =
                 Config { row_dtype: scenario.row_dtype, prefix_bytes: scenario.prefix_bytes, has_store };
-            Stage::new(&scenario.model, scenario.model.shape(layers, scenario.sizes), config, flaws, time)
-        };
-        stages.iter().enumerate().map(stage).collect::<Vec<_>>()
-    };
-    let stages = share(&scenario.stages, random);
-    let others = share(&scenario.others, &mut others);
-    (stages, others.into_iter().map(|stage| stage.after(1)).collect())
-}
-
-impl<F: Front> Line<F> {
-    /// A line is formed: perhaps by others.
-    pub(super) fn take_turns(&mut self) {
-        if self.others.is_empty() || self.generation.0 == 0 || self.turns.percent(50) {
-            return;
+            let shape = scenario.model.shape(layers, scenario.sizes);
+            machines.push(Stage::new(&scenario.model, shape, config, flaws, time));
         }
-        self.stages.iter().for_each(|stage| stage.add_to(&mut self.counts));
-        std::mem::swap(&mut self.stages, &mut self.others);
-        self.stages.iter_mut().for_each(|stage| stage.begins_anew(false));
-        self.counts.reshapes += 1;
-        // The first ones are called as a configuration calls them.
-        let is_first = self.counts.reshapes.is_multiple_of(2);
-        let line = if is_first { [0; 32] } else { [1; 32] };
-        self.front.reshape(self.stages.len() as u16, line);
+        (first..first + n_stages).collect()
+    };
+    let mut others = random.clone();
+    let mut shapes = vec![share(&scenario.stages, random)];
+    if !scenario.others.is_empty() {
+        shapes.push(share(&scenario.others, &mut others));
     }
+    let mut seats: Vec<Vec<Seat>> = shapes
+        .into_iter()
+        .map(|shape| shape.into_iter().map(|machine| Seat(vec![machine])).collect())
+        .collect();
+    if scenario.faults.has_spares {
+        for (seats, stages) in seats.iter_mut().zip([&scenario.stages, &scenario.others]) {
+            let spares = share(stages, &mut others);
+            seats.iter_mut().zip(spares).for_each(|(seat, spare)| seat.0.push(spare));
+        }
+    }
+    (machines, seats)
 }

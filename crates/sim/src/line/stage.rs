@@ -1,12 +1,13 @@
-//! One stage of the line: its core, its engine, its disk, and its lives.
+//! One machine: its core, its engine, its disk, its place in a line, and its lives.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, StageCore};
+use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, Slot, StageCore};
 use protocol::{Close, Frame, Generation, Open, Position, PrefixKey, SeqId, Work};
 
-use super::Counts;
+use super::formation::Place;
+use super::{Counts, Happening};
 use crate::check::Order;
 use crate::known::Known;
 use crate::scenario::CallTime;
@@ -17,8 +18,20 @@ pub(super) struct Stage {
     pub(super) core: StageCore,
     pub(super) engine: Watched<ToyEngine>,
     pub(super) time: CallTime,
-    /// In which the stage was assigned.
-    pub(super) generation: Generation,
+    /// Of its last assignment.
+    pub(super) place: Place,
+    /// The last one in which it was assigned: whatever was said before it was said on connections that are gone.
+    pub(super) newest: Generation,
+    /// Whether it is not ready for its place yet.
+    pub(super) is_loading: bool,
+    /// How far its clock is ahead.
+    pub(super) clock: Duration,
+    /// While it does nothing: what has come meanwhile.
+    pub(super) pile: Option<Vec<Happening>>,
+    /// Whether the front knows that it is not there.
+    pub(super) is_missed: bool,
+    /// What its store was asked for and has not given yet.
+    pub(super) n_reading: u32,
     /// The call under way, and the generation in which it began.
     pub(super) running: Option<(Call, Generation)>,
     /// Who wants its result, and the word to the engine if nobody does.
@@ -28,7 +41,7 @@ pub(super) struct Stage {
     pub(super) store: BTreeMap<PrefixKey, Blob>,
     pub(super) order: Order,
     pub(super) known: Known,
-    /// How often it has died, beside a number that no other stage of this place in the line begins with.
+    /// How often it has begun anew.
     pub(super) life: u32,
     /// While it dies and until it is back: how much it still says.
     last_words: Option<u32>,
@@ -58,7 +71,13 @@ impl Stage {
             core,
             engine: Watched::new(engine),
             time,
-            generation: Generation(0),
+            place: Place::default(),
+            newest: Generation(0),
+            is_loading: false,
+            clock: Duration::ZERO,
+            pile: None,
+            is_missed: false,
+            n_reading: 0,
             running: None,
             interest: Interest::default(),
             cancel,
@@ -72,12 +91,6 @@ impl Stage {
         }
     }
 
-    /// Its lives have other numbers than those of the stages that have been here before it.
-    pub(super) fn after(mut self, others: u32) -> Self {
-        self.life += others << 16;
-        self
-    }
-
     /// From now on its engine does not fail.
     pub(super) const fn calm(&mut self) {
         self.is_calm = true;
@@ -86,6 +99,15 @@ impl Stage {
 
     pub(super) const fn is_dead(&self) -> bool {
         self.last_words.is_some()
+    }
+
+    pub(super) const fn is_frozen(&self) -> bool {
+        self.pile.is_some()
+    }
+
+    /// Its process, or the next one, is there.
+    pub(super) const fn lives(&mut self) {
+        self.last_words = None;
     }
 
     /// Its process is about to end.
@@ -114,27 +136,58 @@ impl Stage {
 
     /// Its process ends, and another one begins with nothing but the disk, if that.
     pub(super) fn begins_anew(&mut self, forgets: bool) {
+        self.takes_other_engine();
+        self.last_words = Some(0);
+        self.place = Place::default();
+        self.clock = Duration::ZERO;
+        if forgets {
+            self.store.clear();
+        }
+    }
+
+    /// What it had in memory is gone, and what was under way with it.
+    fn takes_other_engine(&mut self) {
         let (core, mut engine) = (self.born)();
         if self.is_calm {
             engine.calm();
         }
         (self.core, self.engine, self.running) = (core, Watched::new(engine), None);
         (self.order, self.known) = (Order::default(), Known::default());
+        (self.is_loading, self.n_reading) = (false, 0);
         self.life += 1;
-        self.last_words = Some(0);
-        if forgets {
-            self.store.clear();
-        }
     }
 
-    /// Takes its place in a new line.
-    pub(super) fn assign(&mut self, generation: Generation) {
-        self.generation = generation;
-        self.last_words = None;
+    /// Gets a place in a new line, for which it is not ready yet.
+    pub(super) fn assign(&mut self, place: Place) {
+        if place.is_other {
+            self.takes_other_engine();
+        }
+        self.leave(self.place.generation);
+        (self.place, self.newest, self.is_loading) = (place, place.generation, true);
+    }
+
+    /// This generation is over for it; another one goes on.
+    pub(super) fn leave(&mut self, generation: Generation) {
+        if generation != self.place.generation {
+            return;
+        }
+        self.place = Place { generation: Generation(0), downstream: None, ..self.place };
+        self.is_loading = false;
         self.core.reset();
         self.interest.note_reset();
         self.order = Order::default();
         self.known = Known::default();
+    }
+
+    /// A new core on the engine as it is, emptied; one that cannot be emptied makes room for another.
+    pub(super) fn takes_new_core(&mut self) {
+        let n_slots = self.core.shape().n_slots;
+        let is_empty = (0..n_slots).all(|slot| self.engine.truncate(Slot(slot), Position(0)).is_ok());
+        if is_empty {
+            self.core = (self.born)().0;
+        } else {
+            self.takes_other_engine();
+        }
     }
 
     /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.

@@ -123,12 +123,7 @@ fn a_prompt_gives_the_same_beside_any_others_in_any_chunks_over_any_number_of_st
 }
 
 fn seq_of(report: &Report) -> SeqId {
-    match report {
-        Report::Progress(progress) => progress.seq,
-        Report::Verdict(verdict) => verdict.seq,
-        Report::Closed(seq) => *seq,
-        other => panic!("{other:?}"),
-    }
+    report.answers().unwrap_or_else(|| panic!("{report:?}"))
 }
 
 #[test]

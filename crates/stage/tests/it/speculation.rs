@@ -64,12 +64,7 @@ fn front_moves(fronts: &mut [Front], line: &mut Line, rng: &mut Rng, most_open: 
 }
 
 fn seq_of(report: &Report) -> SeqId {
-    match report {
-        Report::Verdict(verdict) => verdict.seq,
-        Report::Progress(progress) => progress.seq,
-        Report::Closed(seq) => *seq,
-        other => panic!("{other:?}"),
-    }
+    report.answers().unwrap_or_else(|| panic!("{report:?}"))
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {

@@ -1,0 +1,160 @@
+//! How a line is formed: who is asked to sit where, who says that it is ready, and what ends it.
+//!
+//! As on a real line all that sit are assigned in a new generation, and any of them may be lost meanwhile; a seat changes
+//! hands only where its machine is away.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use protocol::{Generation, Report, StageIndex, StageState};
+
+use super::shapes::Seat;
+use super::{Happening, Line, name};
+use crate::front::Front;
+use crate::network::Link;
+use crate::toy::ROW_WIDTH;
+
+/// How long it takes until the front begins to form a line in place of one that was lost.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What loading takes at most, in microseconds.
+const LOADING: u32 = 2000;
+
+/// A place in a line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// 0 for none.
+    pub(super) generation: Generation,
+    pub(super) seat: StageIndex,
+    /// Who sits behind it.
+    pub(super) downstream: Option<usize>,
+    /// Whether it holds other layers and must begin with nothing.
+    pub(super) is_other: bool,
+}
+
+/// How far the front's generation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nobody is assigned.
+    Down,
+    /// These are not ready.
+    Forming(BTreeSet<usize>),
+    Up,
+}
+
+impl<F: Front> Line<F> {
+    /// The seat of a machine in the front's generation.
+    pub(super) fn seat_of(&self, machine: usize) -> Option<usize> {
+        self.seats.iter().position(|&seated| seated == machine)
+    }
+
+    /// Whatever the line was, or was about to become, is over.
+    pub(super) fn lose_line(&mut self) {
+        match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Down => return,
+            Phase::Forming(_) => self.counts.abandoned += 1,
+            Phase::Up => self.counts.outages += 1,
+        }
+        self.generation = Generation(self.generation.0 + 1);
+        self.seats.clear();
+        self.network.reconnect();
+        self.plan_echoes();
+        if self.shapes.len() > 1 && self.turns.percent(50) {
+            self.next_shape = 1 - self.shape;
+        }
+        self.front.line_lost(self.now);
+        self.after_front();
+        self.plan(self.now + PAUSE, Happening::Form);
+    }
+
+    /// Assigns everybody, if every seat can be filled.
+    pub(super) fn form(&mut self) {
+        if self.phase != Phase::Down || self.n_outages > 0 {
+            return;
+        }
+        let is_there = |machine: &usize| !self.machines[*machine].is_missed;
+        let fill = |seat: &Seat| seat.candidates().find(is_there);
+        let filled: Option<Vec<usize>> = self.shapes[self.next_shape].iter().map(fill).collect();
+        let Some(seats) = filled else { return };
+        let is_other = self.next_shape != self.shape;
+        if is_other {
+            self.shape = self.next_shape;
+            self.counts.reshapes += 1;
+            // The first ones are called as a configuration calls them.
+            self.front.reshape(seats.len() as u16, [self.shape as u8; 32]);
+        }
+        for (seat, &machine) in self.shapes[self.shape].iter_mut().zip(&seats) {
+            self.counts.losses.stand_ins += u64::from(seat.sits(machine));
+        }
+        self.seats.clone_from(&seats);
+        self.phase = Phase::Forming(seats.iter().copied().collect());
+        let generation = self.generation;
+        for (at, &machine) in seats.iter().enumerate() {
+            let place =
+                Place { generation, seat: name(at), downstream: seats.get(at + 1).copied(), is_other };
+            self.post((generation, Link::Commands(machine)), None, Happening::Assigned(machine, place));
+        }
+        self.release_others();
+    }
+
+    /// Who has no seat any more hears of it.
+    fn release_others(&mut self) {
+        for machine in 0..self.machines.len() {
+            let generation = self.machines[machine].place.generation;
+            if self.seat_of(machine).is_none() && generation != Generation(0) {
+                let at = self.now + self.random.micros(0, 20_000);
+                self.plan(at, Happening::Released(machine, generation));
+            }
+        }
+    }
+
+    pub(super) fn is_assigned(&mut self, machine: usize, place: Place) {
+        if place.generation <= self.machines[machine].newest {
+            self.counts.losses.late_frames += 1;
+            return;
+        }
+        if place.is_other {
+            self.machines[machine].add_to(&mut self.counts);
+        }
+        let stage = &mut self.machines[machine];
+        stage.assign(place);
+        // A call under way ends first.
+        if stage.running.is_none() {
+            self.load(machine);
+        }
+    }
+
+    /// What it needs for its place takes a while.
+    pub(super) fn load(&mut self, machine: usize) {
+        let generation = self.machines[machine].place.generation;
+        let at = self.now + self.random.micros(0, LOADING);
+        self.plan(at, Happening::Loaded(machine, generation));
+    }
+
+    pub(super) fn is_loaded(&mut self, machine: usize, generation: Generation) {
+        let stage = &mut self.machines[machine];
+        if stage.place.generation != generation || !stage.is_loading {
+            return;
+        }
+        stage.is_loading = false;
+        if self.random.percent(50) {
+            stage.add_to(&mut self.counts);
+            stage.takes_new_core();
+        }
+        if stage.speaks() {
+            let state = StageState::Ready { row_width: ROW_WIDTH as u32, weight_bytes: 0, kv_bytes: 0 };
+            self.send_report(machine, Report::State(state));
+        }
+    }
+
+    /// A machine has said so, in the front's generation.
+    pub(super) fn is_ready(&mut self, machine: usize) {
+        let Phase::Forming(missing) = &mut self.phase else { return };
+        missing.remove(&machine);
+        if missing.is_empty() {
+            self.phase = Phase::Up;
+            self.front.line_up(self.now);
+            self.after_front();
+        }
+    }
+}
