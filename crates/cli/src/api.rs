@@ -133,6 +133,7 @@ fn status(line: &LineSnapshot, restarts: bool) -> LineStatus {
     let stats = &line.stats;
     LineStatus {
         stages: line.stages.iter().map(|stage| stage_status(stage, restarts)).collect(),
+        given_stages: line.n_given,
         spares: line.spares.iter().map(|spare| spare_status(spare, restarts)).collect(),
         sequences: live()
             .map(|seq| SequenceStatus {

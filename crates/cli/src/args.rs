@@ -148,6 +148,8 @@ pub struct ServeArgs {
     pub queue_timeout: Duration,
     /// How long running requests wait for a new line.
     pub replay_timeout: Duration,
+    /// How long the line may owe news of any one sequence at least.
+    pub progress_timeout: Duration,
     /// How long a machine that nothing can stand in for is away before the others share its layers; for ever if none.
     pub replan_after: Option<Duration>,
     /// How long running requests may go on after the signal to end.
@@ -290,6 +292,14 @@ fn replan_after(given: Option<&str>, cut: &Cut) -> anyhow::Result<Option<Duratio
     given.map(|given| time("--replan-after", Some(given), Duration::ZERO)).transpose()
 }
 
+fn progress_timeout(given: Option<&str>) -> anyhow::Result<Duration> {
+    let within = time("--progress-timeout", given, scheduler::PROGRESS_TIMEOUT)?;
+    if within < LEAST_PROGRESS {
+        return usage("--progress-timeout must be at least 1s: a busy machine stands still for a moment");
+    }
+    Ok(within)
+}
+
 fn heartbeat(interval: Option<&str>, dead_after: Option<&str>) -> anyhow::Result<Heartbeat> {
     let usual = Heartbeat::default();
     let asked = Heartbeat {
@@ -316,6 +326,8 @@ fn row_dtype(given: Option<&str>) -> anyhow::Result<RowDtype> {
 
 /// Long enough for a process to be started again and to load its layers.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What `--progress-timeout` may be at least: on a machine with more to do than it can, a thread waits for its turn.
+const LEAST_PROGRESS: Duration = Duration::from_secs(1);
 /// How long loaded layers are kept for a front that is gone, and a machine that is away is counted on: a restart takes
 /// seconds, and loading them again may take minutes.
 pub(crate) const LEASE: Duration = Duration::from_secs(120);
@@ -453,6 +465,7 @@ impl ServeArgs {
             queue: flags.queue,
             queue_timeout: time("--queue-timeout", flags.queue_timeout.as_deref(), scheduler::QUEUE_TIMEOUT)?,
             replay_timeout: time("--replay-timeout", flags.replay_timeout.as_deref(), REPLAY_TIMEOUT)?,
+            progress_timeout: progress_timeout(flags.progress_timeout.as_deref())?,
             replan_after,
             grace: time("--grace", flags.grace.as_deref(), GRACE)?,
             heartbeat: heartbeat(flags.heartbeat.as_deref(), flags.dead_after.as_deref())?,

@@ -254,6 +254,10 @@ pub(crate) struct ServeFlags {
     /// fail at once [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) replay_timeout: Option<String>,
+    /// A stage that shows life but finishes no work for so long, or twenty times as long as the work should take if that is
+    /// more, is given up, at least 1s [default: 45s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) progress_timeout: Option<String>,
     /// When a machine was away for so long and nothing can take its place, the others share its layers, if they have the
     /// model and can load more of it; they share them as before when all are back and the line has rested for as long.
     /// Less than --replay-timeout, so that running requests can go on [default: off]
@@ -306,7 +310,8 @@ pub(crate) struct ServeFlags {
 layered!(ServeFlags: model, listen, stages, cuts, line, stage, spare, spares, lease,
     front_only, ctx, parallel, threads, gpu_layers, device,
     link, relay, row_dtype, speculate, width, depth, draft_len, exact, kv_type, swa_full, cache_ram, cache_disk, cache_dir,
-    queue, queue_timeout, replay_timeout, replan_after, grace, heartbeat, dead_after, cluster, api_key_file, shared_prompt,
+    queue, queue_timeout, replay_timeout, progress_timeout, replan_after, grace, heartbeat, dead_after, cluster, api_key_file,
+    shared_prompt,
     tls_cert, tls_key,
     cors, otlp, otlp_sample, otlp_content, model_id);
 

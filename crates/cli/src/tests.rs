@@ -130,6 +130,14 @@ fn heartbeats_are_checked() {
 }
 
 #[test]
+fn a_line_may_be_silent_for_a_second_at_least() {
+    let found = |words: &str| serve(words).map(|args| args.progress_timeout.as_millis());
+    assert_eq!((found("m"), found("m --progress-timeout 3s")), (Ok(45_000), Ok(3000)));
+    refused(serve("m --progress-timeout 900ms"), "at least 1s");
+    refused(serve("m --progress-timeout soon"), "a time such as");
+}
+
+#[test]
 fn named_machines_follow_the_front() {
     let args = serve("m --stage b:7411 --stage c:7411").unwrap();
     let addresses = vec!["b:7411".to_owned(), "c:7411".to_owned()];

@@ -1,8 +1,9 @@
 //! What was said of those who were refused, so that one who comes again and again does not fill the log.
 //!
-//! Owns: the memory of that, which is bounded. Does not log, nor know what makes two refusals the same one.
+//! Owns: the memory of that, which is bounded. Does not know what makes two refusals the same one.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
 /// Refusals that are remembered. One that was forgotten is logged again.
@@ -19,8 +20,18 @@ impl<W> Default for Said<W> {
 }
 
 impl<W: PartialEq> Said<W> {
+    /// Says in the log that somebody at this address was refused and why: as a warning the first time, since a person
+    /// will look for the reason on this side, too, and afterwards only for who looks closely.
+    pub fn log(&self, what: W, address: &dyn Display, sentence: &dyn Display) {
+        if self.is_new(what) {
+            tracing::warn!(%address, "{sentence}");
+        } else {
+            tracing::debug!(%address, "{sentence}");
+        }
+    }
+
     /// Whether this was not said before; from now on it was.
-    pub fn is_new(&self, what: W) -> bool {
+    fn is_new(&self, what: W) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if said.contains(&what) {
             return false;

@@ -9,6 +9,9 @@ const QUEUE_LIMIT: u32 = 128;
 /// [`Config::queue_timeout`] unless told otherwise: a client that heard nothing for a minute has usually given up or will
 /// try again.
 pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+/// [`Config::progress_timeout`] unless told otherwise: a machine that swaps, or waits for a disk, may stand still for half a
+/// minute and go on, and most clients wait for a minute.
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Short enough that several chunks of a common prompt overlap on the stages and a decoding sequence waits for one
 /// of them only briefly, long enough that reading the weights is shared by many rows.
 const CHUNK_ROWS: u32 = 128;
@@ -83,6 +86,9 @@ pub struct Config {
     /// How long running requests wait for a new line when theirs is lost, to go on from their last token; at 0 they fail
     /// at once.
     pub replay_timeout: Duration,
+    /// How long the line may owe news of a sequence at least, however little there is to compute: one that is slow for less
+    /// than this has lost nothing.
+    pub progress_timeout: Duration,
     /// Tokens of parked prefixes that the line keeps at most; 0 keeps none.
     pub prefix_tokens: u64,
     /// Tokens of prefixes that the stages' stores keep at most; 0 stores none.
@@ -116,6 +122,7 @@ impl Config {
             queue_limit: QUEUE_LIMIT,
             queue_timeout: QUEUE_TIMEOUT,
             replay_timeout: Duration::ZERO,
+            progress_timeout: PROGRESS_TIMEOUT,
             prefix_tokens: 0,
             stored_tokens: 0,
             least_stored: LEAST_STORED,

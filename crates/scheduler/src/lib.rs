@@ -23,7 +23,7 @@ mod silence;
 mod status;
 mod wanted;
 
-pub use config::{Config, Cuts, QUEUE_TIMEOUT};
+pub use config::{Config, Cuts, PROGRESS_TIMEOUT, QUEUE_TIMEOUT};
 pub use drafting::Drafting;
 pub use fault::ReportFault;
 pub use journal::{Fate, Journal, MAX_PIECES, MAX_STAYS, Piece, PieceName, SharedJournal, StageSeen, Stay};

@@ -1,8 +1,9 @@
-//! The front's own requests: one window each, to see that the line answers and to learn how long a width takes.
+//! The front's own requests: one window each, to see that the line answers and to learn how long a width takes; and
+//! echoes, which show that it lives and cost next to nothing.
 
 use std::time::Duration;
 
-use protocol::{SamplerParams, Token};
+use protocol::{Close, Position, SamplerParams, SeqId, Token, Work};
 use spec::{Filler, Sources, Speculate};
 
 use crate::{Refusal, Request, RequestId, Scheduler};
@@ -34,6 +35,15 @@ impl Scheduler {
     #[must_use]
     pub fn wants_probe(&self) -> bool {
         self.unknown_width().is_some()
+    }
+
+    /// Sends the end of a sequence that never was around the line: no stage computes anything for it or gives it memory, but
+    /// it passes through every link and every engine thread, and the tail says that it is [`Closed`](protocol::Report::Closed).
+    /// Whose it is; none while no line is up.
+    pub fn echo(&mut self) -> Option<SeqId> {
+        let seq = self.line_is_up().then(|| self.next_seq())?;
+        self.send(Work::Close(Close { seq, inputs: Position(0) }));
+        Some(seq)
     }
 
     fn unknown_width(&self) -> Option<u32> {

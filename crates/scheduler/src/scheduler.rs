@@ -383,7 +383,18 @@ impl Scheduler {
         }
     }
 
-    fn send(&mut self, work: Work) {
+    pub(crate) const fn line_is_up(&self) -> bool {
+        self.line_is_up
+    }
+
+    /// An id that no sequence has had.
+    pub(crate) const fn next_seq(&mut self) -> SeqId {
+        let seq = self.next_seq;
+        self.next_seq = SeqId(seq.0 + 1);
+        seq
+    }
+
+    pub(crate) fn send(&mut self, work: Work) {
         self.outputs.push_back(Output::Work(Frame::new(work)));
     }
 

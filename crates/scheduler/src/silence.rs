@@ -18,8 +18,8 @@ use crate::sequence::Sequence;
 /// Work that takes this many times as long as it should has been lost, or a stage hangs. Far above what a busy machine
 /// does to a stage, because slow is not dead.
 const PATIENCE: u32 = 20;
-/// It is given so long at least, and at most; the most also where nothing is known about the line's speed yet.
-const LEAST: Duration = Duration::from_secs(10);
+/// It is given so long at most ([`Config::progress_timeout`](crate::Config::progress_timeout) at least), and so long where
+/// nothing is known about the line's speed yet.
 const MOST: Duration = Duration::from_secs(180);
 
 /// How long nothing has been heard about a sequence.
@@ -64,7 +64,8 @@ impl Scheduler {
             }
         }
         let expected = self.expected_silence();
-        let patience = expected.map_or(MOST, |time| time.saturating_mul(PATIENCE).clamp(LEAST, MOST));
+        let (least, most) = (self.config.progress_timeout, MOST.max(self.config.progress_timeout));
+        let patience = expected.map_or(most, |time| time.saturating_mul(PATIENCE).clamp(least, most));
         let silences = self.sequences.values_mut().map(|sequence| {
             sequence.silence.patience = patience.max(sequence.silence.patience);
             sequence.silence

@@ -196,6 +196,9 @@ pub enum Readiness {
 pub struct LineStatus {
     /// Stage 0 first.
     pub stages: Vec<StageStatus>,
+    /// Stages that the line was given. There are fewer while machines are away whose layers the others share
+    /// (`--replan-after`).
+    pub given_stages: usize,
     /// Machines that stand by.
     pub spares: Vec<SpareStatus>,
     /// Clients' live sequences only.

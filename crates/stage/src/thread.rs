@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, limits};
+use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, StageCounters, limits};
 
 use crate::call::Call;
 use crate::cancel::{Cancel, Interest};
@@ -140,7 +140,7 @@ impl EngineThread {
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let core = StageCore::new(shape, Config { has_store: store.is_some(), ..config });
-            let told = (Stats::default(), Duration::ZERO);
+            let told = (StageCounters::default(), Duration::ZERO);
             let worker = Worker { core, engine, sink, store, shared, told };
             worker.guarded()
         })?;
@@ -329,7 +329,7 @@ struct Worker {
     store: Option<Box<dyn Store>>,
     shared: Arc<Shared>,
     /// The counters that the front was told last, and when.
-    told: (Stats, Duration),
+    told: (StageCounters, Duration),
 }
 
 impl Worker {
@@ -368,14 +368,14 @@ impl Worker {
 
     /// Tells the front what was counted, if that is due. There is no timer: an idle line says nothing.
     fn tell_counters(&mut self) {
-        let stats = *self.core.stats();
-        if stats == self.told.0 {
+        let counters = self.core.stats().counters();
+        if counters == self.told.0 {
             return;
         }
         let now = self.shared.epoch.elapsed();
         if self.core.n_sequences() == 0 || now >= self.told.1 + COUNT_EVERY {
-            self.told = (stats, now);
-            self.sink.report(Report::Counters(stats.counters()));
+            self.told = (counters, now);
+            self.sink.report(Report::Counters(counters));
         }
     }
 

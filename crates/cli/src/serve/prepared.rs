@@ -183,6 +183,7 @@ impl Prepared {
             queue_limit: args.queue.unwrap_or(usual.queue_limit),
             queue_timeout: args.queue_timeout,
             replay_timeout: args.replay_timeout,
+            progress_timeout: args.progress_timeout,
             copies_prefixes: args.prefix_bytes > 0,
             cuts: self.cuts,
             // As if all stages shared one disk; those that have one of their own keep longer what the front has forgotten.

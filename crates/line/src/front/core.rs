@@ -245,8 +245,14 @@ impl Core {
             | Report::Stored(_)
             | Report::Fault(_) => {}
         }
-        let came_round = matches!(report, Report::Verdict(_) | Report::Progress(_));
-        let changed = (came_round && self.pulse.prove(now)) || matches!(report, Report::Closed(_));
+        let changed = match report {
+            Report::Verdict(_) | Report::Progress(_) => self.pulse.prove(now),
+            Report::Closed(seq) => {
+                let is_clients = !self.pulse.is_echo(seq);
+                self.pulse.closed(seq, now) || is_clients
+            }
+            _ => false,
+        };
         self.show_heard(&report, now);
         match self.scheduler.handle_report(from, report, now) {
             Ok(()) => {}
@@ -290,6 +296,8 @@ impl Core {
         }
         if due.probe {
             self.send_probe(now);
+        } else if due.echo {
+            self.pulse.echoing(self.scheduler.echo(), now);
         }
         self.roster_changed(now);
     }

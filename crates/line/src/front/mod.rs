@@ -34,7 +34,7 @@ use self::prompts::Prompts;
 use crate::drafter::Drafter;
 use crate::greeting::{GreetError, greet};
 use crate::task::Task;
-use roster::{Muster, RelayPolicy, Roster};
+use roster::{Muster, READY_WITHIN, RelayPolicy, Roster};
 
 /// How long machines that are let go may take to hear of it: a round trip, and they hear at once.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
@@ -129,6 +129,7 @@ impl Front {
             spares: config.spares.iter().map(spare).collect(),
             relay,
             lease: config.lease,
+            ready_within: READY_WITHIN.min(config.scheduler.progress_timeout),
             replan_after: config.replan_after,
         };
         let roster =

@@ -1,15 +1,21 @@
-//! Whether tokens go round the line: what came back when, when to send a token of the front's own, and when the line
-//! owes an answer for too long (how long that is says [`Scheduler::silence`](scheduler::Scheduler::silence)).
+//! Whether tokens go round the line: what came back when, when to send a token or an echo of the front's own, and when the
+//! line owes an answer for too long (how long that is says [`Scheduler::silence`](scheduler::Scheduler::silence)).
+//!
+//! A token proves that the line computes, but it computes; so on an idle line tokens are rare, and in between echoes show
+//! that every link and every engine thread lives. Together they find within five seconds that one does not.
 //!
 //! Pure: `now` is the time since the front's start. Does not know what travels.
 
 use std::time::Duration;
 
+use protocol::SeqId;
 use scheduler::{RequestId, Silence};
 
 /// An idle line is probed this often. A probe costs one window, so this is about a thousandth of its time.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// A probe that takes longer than this makes the line not ready.
+/// An idle line sends an echo this often. It is a frame of some bytes, as is each heartbeat, and those are more often.
+const ECHO_EVERY: Duration = Duration::from_millis(500);
+/// A probe or an echo that takes longer than this makes the line not ready.
 const PROBE_WITHIN: Duration = Duration::from_secs(4);
 /// A probe that failed is repeated after this pause.
 const PROBE_AGAIN: Duration = Duration::from_secs(1);
@@ -19,10 +25,14 @@ const PROBE_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Pulse {
     /// Since when the line is up, if it is.
     up: Option<Duration>,
-    /// When something last came all the way round since then.
+    /// When a token last came all the way round since then.
     proven: Option<Duration>,
-    /// Whether `proven` counts as recent for whoever was told.
+    /// When the line last showed that it lives: at `proven`, or when an echo was sent that has come back.
+    alive: Option<Duration>,
+    /// Whether `alive` counts as recent for whoever was told.
     trusted: bool,
+    /// The echo that is under way, and when it was sent.
+    echo: Option<(SeqId, Duration)>,
     /// The front's own request, while it runs.
     probe: Option<RequestId>,
     /// When the last one was sent since the line is up.
@@ -43,19 +53,46 @@ impl Pulse {
         std::mem::take(self).probe
     }
 
-    /// Something came all the way round. Whether the line was not trusted before.
-    pub(super) const fn prove(&mut self, now: Duration) -> bool {
-        let was_trusted = self.trusted;
-        (self.proven, self.trusted) = (Some(now), true);
-        !was_trusted
+    /// A token came all the way round. Whether the line was not trusted before.
+    pub(super) fn prove(&mut self, now: Duration) -> bool {
+        self.proven = Some(now);
+        // One that was sent before it says nothing more.
+        self.echo = None;
+        self.lives(now)
     }
 
-    /// Whether something came round recently.
+    /// An echo was sent, or refused.
+    pub(super) fn echoing(&mut self, echo: Option<SeqId>, now: Duration) {
+        self.echo = echo.map(|seq| (seq, now));
+    }
+
+    pub(super) fn is_echo(&self, seq: SeqId) -> bool {
+        self.echo.is_some_and(|(echo, _)| echo == seq)
+    }
+
+    /// A sequence's end came all the way round. Whether that makes the line trusted and it was not before.
+    pub(super) fn closed(&mut self, seq: SeqId, now: Duration) -> bool {
+        let echo = self.echo.take_if(|&mut (echo, _)| echo == seq);
+        // Where nothing is computed any more, ends go round all the same.
+        !self.is_asked_in_vain() && self.lives(echo.map_or(now, |(_, sent)| sent))
+    }
+
+    /// Whether a token that was asked for has not come round.
+    fn is_asked_in_vain(&self) -> bool {
+        self.probed > self.proven
+    }
+
+    fn lives(&mut self, at: Duration) -> bool {
+        self.alive = self.alive.max(Some(at));
+        !std::mem::replace(&mut self.trusted, true)
+    }
+
+    /// Whether the line lived recently.
     pub(super) fn is_proven(&self, now: Duration) -> bool {
         self.trusted_until().is_some_and(|until| now < until)
     }
 
-    /// Whether anything came round since the line is up.
+    /// Whether any token came round since the line is up.
     pub(super) const fn was_proven(&self) -> bool {
         self.proven.is_some()
     }
@@ -93,13 +130,21 @@ impl Pulse {
         })
     }
 
+    /// When the line has to send an echo: while nothing else would show soon that it lives, and the last token that was
+    /// asked for did come round.
+    fn echo_at(&self, idle: bool) -> Option<Duration> {
+        let is_quiet = idle && self.probe.is_none() && self.owing.is_none() && self.echo.is_none();
+        let alive = self.alive.filter(|_| is_quiet && !self.is_asked_in_vain())?;
+        Some(alive + ECHO_EVERY)
+    }
+
     fn distrust_at(&self) -> Option<Duration> {
         self.trusted_until().filter(|_| self.trusted)
     }
 
-    /// What came round proves a line until the next probe should have come back, or for as long as work may take.
+    /// What came round proves a line until the next echo should have come back, or for as long as work may take.
     fn trusted_until(&self) -> Option<Duration> {
-        let until = self.proven? + PROBE_EVERY + PROBE_WITHIN;
+        let until = self.alive? + ECHO_EVERY + PROBE_WITHIN;
         Some(self.silent_at().filter(|_| self.probe.is_none()).map_or(until, |silent| silent.max(until)))
     }
 
@@ -108,7 +153,8 @@ impl Pulse {
     }
 
     pub(super) fn next_deadline(&self, idle: bool) -> Option<Duration> {
-        [self.probe_at(idle), self.distrust_at(), self.silent_at()].into_iter().flatten().min()
+        let deadlines = [self.probe_at(idle), self.echo_at(idle), self.distrust_at(), self.silent_at()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// What is due.
@@ -116,6 +162,7 @@ impl Pulse {
         let reached = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         let due = Due {
             probe: reached(self.probe_at(idle)),
+            echo: reached(self.echo_at(idle)) && !reached(self.probe_at(idle)),
             distrust: reached(self.distrust_at()),
             silent: self.owing.map(|silence| silence.patience).filter(|_| reached(self.silent_at())),
         };
@@ -134,6 +181,8 @@ impl Pulse {
 pub(super) struct Due {
     /// A probe has to be sent.
     pub(super) probe: bool,
+    /// An echo has to be sent.
+    pub(super) echo: bool,
     /// The line is not trusted any more.
     pub(super) distrust: bool,
     /// The line has been silent about some of its work for this long.
@@ -145,6 +194,8 @@ mod tests {
     use super::*;
 
     const PROBE: RequestId = RequestId(1);
+    /// Since something last came round.
+    const TRUSTED: Duration = ECHO_EVERY.saturating_add(PROBE_WITHIN);
 
     fn s(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -169,14 +220,14 @@ mod tests {
         assert!(pulse.prove(s(101)));
         pulse.probe_over(true);
         assert_eq!(pulse.next_deadline(true), Some(s(101)), "there is more to learn");
-        assert_eq!(pulse.next_deadline(false), Some(s(115)), "but clients go first");
+        assert_eq!(pulse.next_deadline(false), Some(TRUSTED + s(101)), "but clients go first");
         pulse.probing(Some(PROBE), s(101));
         pulse.prove(s(101));
         pulse.probe_over(false);
-        assert_eq!(pulse.next_deadline(true), Some(s(111)));
-        assert_eq!(pulse.next_deadline(false), Some(s(115)), "clients' tokens prove as much");
+        assert_eq!(pulse.probe_at(true), Some(s(111)));
+        assert_eq!(pulse.probe_at(false), None, "clients' tokens prove as much");
         assert!(!pulse.prove(s(105)));
-        assert_eq!(pulse.next_deadline(true), Some(s(115)));
+        assert_eq!(pulse.probe_at(true), Some(s(115)));
     }
 
     #[test]
@@ -184,23 +235,78 @@ mod tests {
         let mut pulse = up();
         pulse.prove(s(100));
         for (now, probe) in [(s(110), Some(PROBE)), (s(111), None), (s(112), Some(PROBE))] {
-            assert!(pulse.due(true, now).probe);
+            let due = pulse.due(true, now);
+            assert!(due.probe && !due.echo, "{due:?}");
             pulse.probing(probe, now);
             pulse.probe_over(true);
             assert!(!pulse.due(true, now).probe, "no storm of probes");
         }
+        // The ends of sequences go round although no token does.
+        assert!(!pulse.closed(SeqId(3), s(113)) && pulse.echo_at(true).is_none());
+        assert!(!pulse.is_proven(s(113)));
+    }
+
+    /// An idle line whose echoes come back a tenth of a second after they were sent, until `at`.
+    fn echoing(pulse: &mut Pulse, until: Duration) -> u64 {
+        let mut echoes = 0;
+        while let Some(now) = pulse.next_deadline(true).filter(|&at| at <= until) {
+            assert_eq!(pulse.due(true, now), Due { echo: true, ..Due::default() }, "{now:?}");
+            pulse.echoing(Some(SeqId(echoes)), now);
+            assert_eq!(pulse.echo_at(true), None, "one at a time");
+            assert!(pulse.is_echo(SeqId(echoes)) && !pulse.closed(SeqId(echoes), now + s(1) / 10));
+            echoes += 1;
+        }
+        echoes
     }
 
     #[test]
-    fn a_line_that_proves_nothing_for_too_long_is_not_trusted_and_says_so_once() {
+    fn an_idle_line_is_found_dead_within_five_seconds_and_is_trusted_again_at_once() {
+        let mut pulse = up();
+        pulse.probing(Some(PROBE), s(100));
+        pulse.prove(s(100));
+        pulse.probe_over(false);
+        // No token is asked for so soon: a line may be slow and many have nothing better to do than to save power.
+        assert_eq!(echoing(&mut pulse, s(109)), 18);
+        // It dies right behind the last echo.
+        let last = pulse.next_deadline(true).unwrap();
+        pulse.echoing(Some(SeqId(77)), last);
+        assert!(pulse.is_proven(s(109) + TRUSTED - s(1) / 10));
+        assert!(pulse.due(true, s(110)).probe);
+        pulse.probing(Some(PROBE), s(110));
+        let red = pulse.next_deadline(true).unwrap();
+        assert!(red <= s(109) + s(5) && !pulse.is_proven(red), "{red:?}");
+        assert!(pulse.due(true, red).distrust && !pulse.due(true, s(200)).distrust, "it says so once");
+        // It goes on: first of all what it holds comes back.
+        assert!(!pulse.closed(SeqId(77), s(200)), "a token is awaited");
+        assert!(pulse.prove(s(200)) && pulse.is_proven(s(200)));
+    }
+
+    #[test]
+    fn an_echo_alone_makes_a_line_trusted_again() {
         let mut pulse = up();
         pulse.prove(s(100));
-        pulse.probing(Some(PROBE), s(110));
-        assert!(pulse.is_proven(s(113)));
-        assert!(!pulse.is_proven(s(114)));
-        assert!(pulse.due(true, s(114)).distrust);
-        assert!(!pulse.due(true, s(200)).distrust);
-        assert!(pulse.prove(s(200)), "trusted again");
+        pulse.echoing(Some(SeqId(7)), s(101));
+        assert!(pulse.due(true, s(105)).distrust);
+        assert!(!pulse.is_proven(s(105)));
+        assert!(
+            !pulse.closed(SeqId(7), s(106)) || !pulse.is_proven(s(106)),
+            "that says what was true when it was sent"
+        );
+        let now = pulse.echo_at(true).unwrap();
+        assert!(now <= s(106), "the next one follows at once");
+        pulse.echoing(Some(SeqId(8)), s(106));
+        pulse.closed(SeqId(8), s(106));
+        assert!(pulse.is_proven(s(107)));
+    }
+
+    #[test]
+    fn while_something_is_owed_there_are_no_echoes_and_its_end_shows_that_the_line_lives() {
+        let mut pulse = up();
+        pulse.prove(s(100));
+        pulse.listen(owing(100, 40));
+        assert_eq!(pulse.echo_at(true), None);
+        pulse.listen(None);
+        assert!(!pulse.closed(SeqId(3), s(130)) && pulse.is_proven(s(130)));
     }
 
     #[test]
@@ -225,7 +331,9 @@ mod tests {
         pulse.prove(s(100));
         pulse.listen(owing(100, 180));
         pulse.probing(Some(PROBE), s(110));
+        pulse.echoing(Some(SeqId(1)), s(110));
         assert_eq!(pulse.line_lost(), Some(PROBE));
         assert_eq!(pulse.next_deadline(true), None);
+        assert!(!pulse.is_echo(SeqId(1)));
     }
 }

@@ -23,6 +23,7 @@ pub use peer::{Cover, Leaving, Peer, PeerState};
 pub use plan::LinePlan;
 pub(super) use plan::{Muster, RelayPolicy};
 use shape::Shape;
+pub(super) use stalls::READY_WITHIN;
 
 /// Shortest pause before a generation is tried again after the stages themselves reported a failure.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -78,6 +79,7 @@ pub(super) struct Roster {
     front: NodeId,
     relay: RelayPolicy,
     lease: Duration,
+    ready_within: Duration,
     peers: Vec<Peer>,
     /// Of each machine, the only seat that it may take, if there is one.
     fixed: Vec<Option<StageIndex>>,
@@ -104,7 +106,7 @@ impl Roster {
     pub(super) fn new(plan: LinePlan, front: NodeId, first: Generation, muster: Muster) -> Self {
         let n_seats = plan.ranges.len();
         assert!(n_seats > 0 && n_seats == muster.stages.len(), "one range a stage");
-        let Muster { stages, spares, relay, lease, replan_after } = muster;
+        let Muster { stages, spares, relay, lease, ready_within, replan_after } = muster;
         let stages = stages.into_iter().enumerate();
         let stages = stages.map(|(at, address)| (Peer::unknown(address, relay.always && at > 0), None));
         let spares = spares.into_iter().map(|(address, seat)| (Peer::unknown(address, false), seat));
@@ -119,6 +121,7 @@ impl Roster {
             front,
             relay,
             lease,
+            ready_within,
             generation: first,
             phase: Phase::Forming,
             was_up: false,

@@ -15,6 +15,8 @@ const WINDOW: Duration = Duration::from_secs(2);
 pub struct LineSnapshot {
     /// Stage 0 first.
     pub stages: Vec<StageSnapshot>,
+    /// Stages that the line was given: more than `stages` while the others share the layers of machines that are away.
+    pub n_given: usize,
     /// Machines that stand by.
     pub spares: Vec<SpareSnapshot>,
     /// Clients' sequences, closing ones included.

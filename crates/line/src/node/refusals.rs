@@ -2,6 +2,7 @@
 //!
 //! Owns: what makes two refusals the same one. Does not judge anybody.
 
+use std::fmt::Display;
 use std::mem::{Discriminant, discriminant};
 
 use net::{LinkSender, Said};
@@ -23,26 +24,27 @@ enum Kind {
 impl Refusals {
     /// Refuses the link and closes it.
     pub(super) fn refuse(&self, link: &LinkSender, reason: RefuseReason) {
-        self.log(link, Kind::Refused(kind(&reason)), &format!("link refused: {reason}"));
+        let node = link.peer().node.short();
+        self.log(link, Kind::Refused(kind(&reason)), &format_args!("link refused: {reason} (node {node})"));
         greeting::refuse(link, reason);
     }
 
     /// Closes a link whose greeting was none.
     pub(super) fn close(&self, link: &LinkSender, error: &GreetError) {
-        self.log(link, Kind::Broken(discriminant(error)), &format!("link closed: {error}"));
+        let node = link.peer().node.short();
+        self.log(
+            link,
+            Kind::Broken(discriminant(error)),
+            &format_args!("link closed: {error} (node {node})"),
+        );
         link.close(&error.to_string());
     }
 
-    fn log(&self, link: &LinkSender, kind: Kind, what: &str) {
+    fn log(&self, link: &LinkSender, kind: Kind, sentence: &dyn Display) {
         let peer = link.peer();
-        let (address, node) = (&peer.address, peer.node.short());
         // Every connection has another port.
-        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-        if self.0.is_new((host.to_owned(), peer.node, kind)) {
-            tracing::warn!(peer = %address, %node, "{what}");
-        } else {
-            tracing::debug!(peer = %address, %node, "{what}");
-        }
+        let host = peer.address.rsplit_once(':').map_or(peer.address.as_str(), |(host, _)| host);
+        self.0.log((host.to_owned(), peer.node, kind), &peer.address, sentence);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A stage that answers and whose engine does not come to the end of a call: its seat goes to a spare.
 
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use line::{
     Cover, EngineSource, Front, LineReadiness, LoadError, PeerState, SpareSpec, StageAddress, StageSpec,
@@ -65,7 +66,8 @@ async fn a_stage_whose_call_does_not_end_is_replaced_by_a_spare_and_its_request_
         addresses.push(StageAddress::Remote { address, node: Some(machine.node.id()) });
         machines.push(machine);
     }
-    let options = LineOptions { n_stages: 2, replay_timeout: PATIENCE, ..LineOptions::default() };
+    let (replay_timeout, progress_timeout) = (PATIENCE, Duration::from_secs(3));
+    let options = LineOptions { n_stages: 2, replay_timeout, progress_timeout, ..LineOptions::default() };
     let spare = addresses.pop().unwrap();
     let stages = addresses.into_iter().map(|address| StageSpec { address }).collect();
     let mut config = front_config(identity, stages, &options);

@@ -122,6 +122,7 @@ pub(crate) struct LineOptions {
     pub(crate) time: CallTime,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) replay_timeout: Duration,
+    pub(crate) progress_timeout: Duration,
 }
 
 impl Default for LineOptions {
@@ -134,6 +135,7 @@ impl Default for LineOptions {
             time: CallTime::default(),
             heartbeat: heartbeat(),
             replay_timeout: Duration::ZERO,
+            progress_timeout: scheduler::PROGRESS_TIMEOUT,
         }
     }
 }
@@ -196,6 +198,7 @@ pub(crate) fn front_config(identity: Identity, stages: Vec<StageSpec>, options: 
         replan_after: None,
         scheduler: scheduler::Config {
             replay_timeout: options.replay_timeout,
+            progress_timeout: options.progress_timeout,
             ..scheduler::Config::new(n, SLOTS, CONTEXT, N_VOCAB as u32)
         },
         dial: dial_options(),

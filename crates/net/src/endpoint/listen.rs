@@ -247,12 +247,8 @@ impl Door {
 
     fn refused(&self, address: SocketAddr, error: &AcceptError) {
         self.counters.refused.fetch_add(1, Relaxed);
-        // A machine that was set up wrongly, or a stranger: a person will look for the reason on this side, too.
-        if self.said.is_new((address.ip(), error.kind())) {
-            tracing::warn!(%address, %error, "connection refused");
-        } else {
-            tracing::debug!(%address, %error, "connection refused");
-        }
+        // A machine that was set up wrongly, or a stranger.
+        self.said.log((address.ip(), error.kind()), &address, &format_args!("connection refused: {error}"));
     }
 }
 

@@ -13,6 +13,7 @@
 //! | the machine | the secret (32 bytes), the length of its request (u16, little-endian), the request (PEM); an empty one takes the ticket back |
 //! | the invitation | 0 or 1, the length of what follows (u16), the membership (PEM) or the reason (UTF-8) |
 
+mod crowd;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -36,13 +37,14 @@ use crate::port::Port;
 use crate::tls::{self, HandshakeError};
 use crate::{ClusterRoot, Identity, IdentityError, NodeKey, Role, Said};
 
+use crowd::{Crowd, MAX_HEARD};
 use ticket::Secret;
 pub use ticket::{Ticket, TicketError};
 
 /// An exchange takes two round trips.
 const EXCHANGE_WITHIN: Duration = Duration::from_secs(10);
-/// Exchanges at once; one machine is expected.
-const MAX_PENDING: usize = 16;
+/// Exchanges at once, those included that are answered or make room.
+const MAX_PENDING: usize = 2 * MAX_HEARD;
 /// Wrong secrets until the invitation is taken back. A secret of 256 bits is not found by trying; a mistake is.
 const MAX_WRONG: u32 = 8;
 /// Bytes of a request or an answer: both are a few kilobytes of text.
@@ -195,20 +197,19 @@ impl Invitation {
     /// If nobody came in time, or somebody guesses.
     pub async fn wait(mut self) -> Result<Joined, InviteError> {
         let (mut exchanges, mut wrong, said) = (JoinSet::new(), 0, Said::default());
+        let mut crowd = Crowd::default();
         loop {
             tokio::select! {
                 () = sleep_until(self.until) => return Err(InviteError::Expired),
                 Some(done) = exchanges.join_next() => match done {
-                    Ok((address, Ok(membership))) => return Ok(Joined { address, membership }),
-                    Ok((address, Err(refusal))) => {
+                    Ok((_, address, Ok(membership))) => return Ok(Joined { address, membership }),
+                    Ok((number, address, Err(refusal))) => {
+                        crowd.leave(number);
                         if matches!(refusal, Refusal::TakenBack) {
                             return Err(InviteError::TakenBack);
                         }
-                        if said.is_new((address.ip(), refusal.kind())) {
-                            tracing::warn!(%address, "nobody joined: {refusal}");
-                        } else {
-                            tracing::debug!(%address, "nobody joined: {refusal}");
-                        }
+                        let sentence = format_args!("nobody joined: {refusal}");
+                        said.log((address.ip(), refusal.kind()), &address, &sentence);
                         wrong += u32::from(matches!(refusal, Refusal::Wrong));
                         if wrong >= MAX_WRONG {
                             return Err(InviteError::Guessed);
@@ -219,11 +220,18 @@ impl Invitation {
                 (stream, address) = self.port.accept(), if exchanges.len() < MAX_PENDING => {
                     let (acceptor, root) = (self.acceptor.clone(), Arc::clone(&self.root));
                     let (secret, used, offer) = (self.secret.clone(), Arc::clone(&self.used), self.offer);
+                    let (number, place) = crowd.enter(address.ip());
                     exchanges.spawn(async move {
-                        let heard = timeout(EXCHANGE_WITHIN, hear(acceptor, stream)).await;
-                        let (shown, request, carrier) = match heard.unwrap_or(Err(Refusal::Slow)) {
+                        // Whoever was heard whole is answered: once signed it has joined.
+                        let heard = tokio::select! {
+                            heard = timeout(EXCHANGE_WITHIN, hear(acceptor, stream)) => {
+                                heard.unwrap_or(Err(Refusal::Slow))
+                            }
+                            _ = place => Err(Refusal::Crowded),
+                        };
+                        let (shown, request, carrier) = match heard {
                             Ok(heard) => heard,
-                            Err(refusal) => return (address, Err(refusal)),
+                            Err(refusal) => return (number, address, Err(refusal)),
                         };
                         let signed = sign(secret.is(&shown), &used, || {
                             if request.is_empty() {
@@ -236,7 +244,7 @@ impl Invitation {
                         if signed.is_ok() && !matches!(told, Ok(Ok(()))) {
                             tracing::warn!(%address, "the answer did not arrive");
                         }
-                        (address, signed)
+                        (number, address, signed)
                     });
                 }
             }
@@ -253,6 +261,8 @@ enum Refusal {
     TakenBack,
     #[error("it took too long")]
     Slow,
+    #[error("too many come at once, and it was the oldest of those who came most often")]
+    Crowded,
     #[error(transparent)]
     Request(#[from] IdentityError),
     #[error(transparent)]

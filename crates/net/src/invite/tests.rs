@@ -128,6 +128,21 @@ async fn whoever_an_invitation_refuses_again_and_again_is_named_once_for_each_ki
     log.assert_once(&["does not speak this protocol", "the ticket is wrong", "hung up"]);
 }
 
+#[tokio::test]
+async fn those_who_come_and_say_nothing_keep_nobody_out() {
+    let (log, _logged) = Log::start();
+    let (invitation, ticket, _) = invite(LONG).await;
+    let waiting = tokio::spawn(invitation.wait());
+    let mut silent = Vec::new();
+    for _ in 0..5 * MAX_PENDING {
+        silent.push(TcpStream::connect(&ticket.address).await.unwrap());
+    }
+    // It would give up before the time of any of them has run out.
+    join(&ticket, NodeKey::generate().unwrap()).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    log.assert_once(&["too many come at once"]);
+}
+
 #[test]
 fn tickets_are_read_back_and_nothing_else_is() {
     let ticket = Ticket { address: "b.lan:7412".into(), root: NodeId([3; 32]), secret: Secret([0xab; 32]) };

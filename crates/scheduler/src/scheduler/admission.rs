@@ -86,8 +86,7 @@ impl Scheduler {
         let Waiting { mut request, own, probe, since, past, trust, has_yielded, .. } = waiting;
         let context = self.config.context as usize;
         request.prediction.iter_mut().for_each(|text| text.truncate(context));
-        let seq = self.next_seq;
-        self.next_seq = SeqId(seq.0 + 1);
+        let seq = self.next_seq();
         let n_prompt = request.prompt.len() as u32;
         let room = self.config.context - n_prompt;
         let most = if request.is_prompt_only() { Some(0) } else { request.max_tokens };

@@ -98,8 +98,7 @@ impl Scheduler {
         let Hit { prefix: key, len, keep } = hit;
         let tokens = self.shelf.take_down(key)?;
         self.outputs.push_back(Output::Shelved(Shelved::Used(key)));
-        let prefix = self.next_seq;
-        self.next_seq = SeqId(prefix.0 + 1);
+        let prefix = self.next_seq();
         let mut keep = keep && self.config.copies_prefixes;
         if keep {
             for gone in self.prefixes.insert(namespace, tokens, prefix) {

@@ -5,13 +5,17 @@ use std::time::Duration;
 use protocol::{Position, Progress, Report, SeqId, StageTiming};
 use scheduler::Config;
 
-use crate::front::{Front, config, request};
+use crate::front::{self, Front, request};
 
 /// What a quick line is given.
 const LEAST: Duration = Duration::from_secs(10);
 
 fn ends(front: &mut Front) -> Option<Duration> {
     front.scheduler.silence().map(|silence| silence.ends())
+}
+
+fn config() -> Config {
+    Config { progress_timeout: LEAST, ..front::config() }
 }
 
 /// Two sequences that decode, on a line whose speed is known; both were heard of at the end of the first second.
@@ -59,6 +63,17 @@ fn a_sequence_that_goes_on_slowly_has_lost_nothing() {
         front.closed(id).expect("what was sent");
     }
     assert_eq!(ends(&mut front), None, "nothing is owed");
+}
+
+#[test]
+fn a_line_is_given_as_long_as_it_was_told_however_quick_it_is() {
+    for least in [Duration::from_secs(1), scheduler::PROGRESS_TIMEOUT, Duration::from_secs(600)] {
+        let mut front = Front::new(Config { progress_timeout: least, ..config() });
+        front.submit(request(1, None)).expect("a slot is free");
+        front.pass(1);
+        front.verdict(0, 0, 0, 1, None).expect("what was sent");
+        assert_eq!(ends(&mut front), Some(front.now + least));
+    }
 }
 
 #[test]

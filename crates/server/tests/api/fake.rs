@@ -183,6 +183,7 @@ fn status() -> LineStatus {
                 ..StageStatus::default()
             },
         ],
+        given_stages: 2,
         spares: vec![SpareStatus {
             address: "127.0.0.1:7412".into(),
             pid: Some(3),

@@ -116,6 +116,48 @@ async fn a_long_prefill_is_filled_with_comments() {
     assert!(frame.starts_with(b"data: "));
 }
 
+/// A stream's next piece.
+async fn piece(body: &mut Body) -> String {
+    let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
+    String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_in_the_middle_of_an_answer_is_filled_with_comments_on_every_route() {
+    let asked = json!({ "input": "Hi" });
+    let messages = chat_body()["messages"].clone();
+    for (path, body, n) in [
+        ("/v1/chat/completions", chat_body(), 1),
+        ("/v1/chat/completions", with(chat_body(), json!({ "n": 2 })), 2),
+        ("/v1/completions", json!({ "prompt": ["Hi", "Ho"] }), 2),
+        ("/v1/responses", asked.clone(), 1),
+        ("/v1/responses", with(asked, json!({ "background": true })), 1),
+        ("/v1/messages", json!({ "messages": messages, "max_tokens": 9 }), 1),
+    ] {
+        let config = ApiConfig { keep_alive: Duration::from_secs(3), ..ApiConfig::default() };
+        let harness = Harness::with_config(config);
+        let body = with(body, json!({ "stream": true })).to_string();
+        let mut body = harness.send(Request::post(path).body(Body::from(body)).unwrap()).await.into_body();
+        while piece(&mut body).await != ":\n\n" {}
+        // As when its line is lost: what was said was said, and nothing comes for a while.
+        for id in 0..n {
+            harness.line.say(RequestId(id), says("first"));
+        }
+        for id in 0..n {
+            let said = piece(&mut body).await;
+            assert!(said.contains("first"), "{path}, {id}: {said}");
+        }
+        for _ in 0..3 {
+            assert_eq!(piece(&mut body).await, ":\n\n", "{path}");
+        }
+        for id in 0..n {
+            harness.line.say(RequestId(id), says("second"));
+            let said = piece(&mut body).await;
+            assert!(said.contains("second"), "{path}, {id}: {said}");
+        }
+    }
+}
+
 /// What a stream says next.
 async fn next(body: &mut Body) -> Value {
     let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();

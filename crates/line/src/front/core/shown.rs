@@ -150,6 +150,7 @@ impl Core {
     pub(in crate::front) fn snapshot(&mut self, now: Duration) -> LineSnapshot {
         LineSnapshot {
             stages: self.stage_indices().map(|stage| self.stage_snapshot(stage, now)).collect(),
+            n_given: self.roster.n_given(),
             spares: self.roster.spares().map(|spare| self.spare_snapshot(spare)).collect(),
             sequences: self.scheduler.sequences().filter(|seq| !self.pulse.is_probe(seq.request)).collect(),
             stats: self.scheduler.stats(),

@@ -84,6 +84,8 @@ pub(in crate::front) struct Muster {
     pub(in crate::front) relay: RelayPolicy,
     /// Who is away for longer than this is gone: nothing that it held is counted on.
     pub(in crate::front) lease: Duration,
+    /// How long a stage that holds its layers may take to get ready before it is given up.
+    pub(in crate::front) ready_within: Duration,
     /// How long a seat that nobody can take stays empty before the others share the layers; for ever if none.
     pub(in crate::front) replan_after: Option<Duration>,
 }

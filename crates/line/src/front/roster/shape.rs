@@ -65,6 +65,12 @@ impl Roster {
         self.shape.wide.is_none()
     }
 
+    /// Stages that the line was given.
+    #[must_use]
+    pub(in crate::front) const fn n_given(&self) -> usize {
+        self.shape.given.len()
+    }
+
     /// Whether anybody uses the line.
     pub(in crate::front) fn handle_use(&mut self, is_idle: bool, now: Duration) {
         self.shape.idle_since = is_idle.then(|| self.shape.idle_since.unwrap_or(now));

@@ -11,10 +11,10 @@ use protocol::{StageIndex, StageState};
 
 use super::{PeerState, Phase, Roster};
 
-/// A stage that holds its layers may take so long to get ready. It has to end one call, which is stopped where the back end
+/// A stage that holds its layers may take so long to get ready, or as long as a line may be silent if that is less. It has to end one call, which is stopped where the back end
 /// can, and to be linked: far below a second where nothing is wrong. Slow is not dead, so that a call of some seconds on
 /// a back end that cannot stop is waited for.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+pub(in crate::front) const READY_WITHIN: Duration = Duration::from_secs(10);
 
 impl Roster {
     /// Which stage has to be given up if nothing is heard, and when.
@@ -36,7 +36,7 @@ impl Roster {
         };
         let (stage, peer) = (StageIndex(at as u16), self.at(at));
         let holds = peer.holds == Some(self.plan.range(stage));
-        (holds && !peer.stalled).then_some((since + READY_WITHIN, stage))
+        (holds && !peer.stalled).then_some((since + self.ready_within, stage))
     }
 
     /// Gives up the stage that everybody waits for, if its time is up.

@@ -66,6 +66,7 @@ pub(super) fn roster_of(
         spares: spares.iter().enumerate().map(spare).collect(),
         relay: RelayPolicy { always: relay, n_own: 0 },
         lease: LEASE,
+        ready_within: READY_WITHIN,
         replan_after,
     };
     Roster::new(plan, FRONT, Generation(10), muster)

@@ -60,6 +60,61 @@ async fn whoever_is_refused_again_and_again_is_named_once_for_each_kind_of_reaso
     ]);
 }
 
+/// Lets one connection through to `to`; all that its first side has sent, once it is over.
+async fn record(port: TcpListener, to: String) -> Vec<u8> {
+    let (near, _) = port.accept().await.unwrap();
+    let far = TcpStream::connect(to).await.unwrap();
+    let ((mut heard, mut back), (mut said, mut on)) = (near.into_split(), far.into_split());
+    let answers = tokio::spawn(async move { tokio::io::copy(&mut said, &mut back).await });
+    let (mut tape, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    while let Ok(n @ 1..) = heard.read(&mut piece).await {
+        tape.extend_from_slice(&piece[..n]);
+        if on.write_all(&piece[..n]).await.is_err() {
+            break;
+        }
+    }
+    answers.abort();
+    tape
+}
+
+#[tokio::test]
+async fn what_a_member_said_is_worth_nothing_to_whoever_recorded_it() {
+    let (front, stage) = cluster();
+    let (log, _logged) = Log::start();
+    let mut listener = Listener::bind("127.0.0.1:0", &stage, ListenerOptions::default()).await.unwrap();
+    let address = listener.local_addr().to_string();
+    let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let through = relay.local_addr().unwrap().to_string();
+    let recording = tokio::spawn(record(relay, address.clone()));
+    let options = any_role();
+    let (accepted, dialled) =
+        soon(async { tokio::join!(listener.accept(), dial(&through, &front, None, &options)) }).await;
+    let ((tx, rx), (back, mut at_stage)) = (dialled.unwrap().split(), accepted.unwrap().split());
+    tx.send(1, Bytes::from_static(b"open the door"), Bytes::new()).unwrap();
+    assert_eq!(soon(at_stage.recv()).await.unwrap().bytes[..], *b"open the door");
+    drop((tx, rx, back, at_stage));
+    let tape = soon(recording).await.unwrap();
+    // The whole of it, and cut off where the keys have been agreed on but nothing is proven, and later.
+    for end in [tape.len(), tape.len() - 1, tape.len() / 2, tape.len() * 3 / 4] {
+        let mut thief = TcpStream::connect(&address).await.unwrap();
+        thief.write_all(&tape[..end]).await.ok();
+        thief.shutdown().await.ok();
+        soon(thief.read_to_end(&mut Vec::new())).await.ok();
+    }
+    soon(async {
+        while listener.stats().refused < 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // No second link, so nobody who could parse a frame has seen a byte; and members are served as before.
+    assert_eq!(listener.stats().accepted, 1);
+    log.assert_once(&["cannot decrypt peer's message", "hung up"]);
+    let (again, _link) =
+        soon(async { tokio::join!(listener.accept(), dial(&address, &front, None, &options)) }).await;
+    assert_eq!(again.unwrap().peer().node, front.node());
+}
+
 #[tokio::test]
 async fn those_who_make_room_for_others_are_named_once() {
     let (_, stage) = cluster();
