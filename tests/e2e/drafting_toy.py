@@ -1,9 +1,10 @@
 """Tiny models that draft for themselves: what follows a token is mostly a function of it, so that layers and the block that
 drafts (NextN) agree on some tokens and not on others."""
 
+import math
 import random
 
-from toy import CHAT, FLOAT32, GAP, STRING, UINT32, of_tokens, write_file
+from toy import BOOL, CHAT, FLOAT32, GAP, STRING, UINT32, of_tokens, write_file
 
 WIDTH, HEADS, KV_HEADS, HEAD, FEED = 64, 4, 2, 32, 128
 # Of the hybrid one's recurrent layers: its convolution, a state's size, groups, and heads.
@@ -13,11 +14,16 @@ KEYS, VALUES = STATE * GROUPS, STATE * RECURRENT
 INTERVAL = 4
 # What the layers add to a row, against what they add in other toys.
 NOISE = 0.5
+# Of the one with experts: so many, so many of them at once, and layers without any in front.
+EXPERTS, CHOSEN, DENSE = 4, 2, 1
 N_TOKENS = GAP + 1
+# Architecture and layers: plain attention; recurrent layers, too; experts, and blocks that slices keep in a file beside.
+KINDS = {"plain": ("hy_v3", 4), "hybrid": ("qwen35", 8), "apart": ("glm4moe", 4)}
 
 
-def metadata(is_hybrid):
-    arch, layers = ("qwen35", 8) if is_hybrid else ("hy_v3", 4)
+def metadata(kind):
+    arch, layers = KINDS[kind]
+    is_hybrid = kind == "hybrid"
     own = {
         "context_length": (UINT32, 2048),
         "embedding_length": (UINT32, WIDTH),
@@ -29,7 +35,7 @@ def metadata(is_hybrid):
         "attention.key_length": (UINT32, HEAD),
         "attention.value_length": (UINT32, HEAD),
         "attention.layer_norm_rms_epsilon": (FLOAT32, 1e-6),
-        "rope.dimension_count": (UINT32, HEAD // 2 if is_hybrid else HEAD),
+        "rope.dimension_count": (UINT32, HEAD if kind == "plain" else HEAD // 2),
         "rope.freq_base": (FLOAT32, 10000.0),
     }
     if is_hybrid:
@@ -44,6 +50,15 @@ def metadata(is_hybrid):
         }
     else:
         own["expert_feed_forward_length"] = (UINT32, FEED)
+    if kind == "apart":
+        own |= {
+            "expert_count": (UINT32, EXPERTS),
+            "expert_used_count": (UINT32, CHOSEN),
+            "expert_shared_count": (UINT32, 1),
+            "leading_dense_block_count": (UINT32, DENSE),
+            "expert_weights_norm": (BOOL, True),
+            "expert_weights_scale": (FLOAT32, 1.0),
+        }
     return layers, {
         "general.architecture": (STRING, arch),
         **{f"{arch}.{name}": value for name, value in own.items()},
@@ -78,18 +93,28 @@ RECURRENT_LAYER = {
 }
 
 
-def tensors(layers, is_hybrid):
+def feed_forward(kind, layer):
+    dense = {"ffn_gate": (WIDTH, FEED), "ffn_up": (WIDTH, FEED), "ffn_down": (FEED, WIDTH)}
+    if kind != "apart" or layer < DENSE:
+        return {f"{name}.weight": dims for name, dims in dense.items()}
+    return {
+        "ffn_gate_inp.weight": (WIDTH, EXPERTS),
+        "exp_probs_b.bias": (EXPERTS,),
+        **{f"{name}_exps.weight": (*dims, EXPERTS) for name, dims in dense.items()},
+        **{f"{name}_shexp.weight": dims for name, dims in dense.items()},
+    }
+
+
+def tensors(layers, kind):
     """Dimensions by name, the fastest first."""
     shapes = {"token_embd.weight": (WIDTH, N_TOKENS), "output_norm.weight": (WIDTH,), "output.weight": (WIDTH, N_TOKENS)}
     for at in range(layers + 1):
-        is_recurrent = is_hybrid and at < layers and (at + 1) % INTERVAL != 0
+        is_recurrent = kind == "hybrid" and at < layers and (at + 1) % INTERVAL != 0
         block = {
             "attn_norm.weight": (WIDTH,),
-            **(RECURRENT_LAYER if is_recurrent else attention(is_hybrid)),
-            "post_attention_norm.weight" if is_hybrid else "ffn_norm.weight": (WIDTH,),
-            "ffn_gate.weight": (WIDTH, FEED),
-            "ffn_up.weight": (WIDTH, FEED),
-            "ffn_down.weight": (FEED, WIDTH),
+            **(RECURRENT_LAYER if is_recurrent else attention(kind == "hybrid")),
+            "ffn_norm.weight" if kind == "plain" else "post_attention_norm.weight": (WIDTH,),
+            **feed_forward(kind, at),
         }
         if at == layers:
             block |= {
@@ -107,15 +132,15 @@ def follows(token):
     return (5 * token + 3) % 256
 
 
-def write(path, is_hybrid=False):
-    """Writes the model, always the same one: plain attention, or one that has recurrent layers, too."""
+def write(path, kind="plain", change=lambda fields, shapes: None):
+    """Writes the model, always the same one of its kind but for a `change` of its fields and of its tensors' dimensions."""
     pick = random.Random(1)
     gauss = lambda n, deviation: [pick.gauss(0, deviation) for _ in range(n)]
     embeddings = gauss(WIDTH * N_TOKENS, 1)
     row = lambda token: embeddings[token * WIDTH : (token + 1) * WIDTH]
 
     def numbers(name, dims):
-        n, root = dims[0] * (dims[1] if len(dims) > 1 else 1), dims[0] ** 0.5
+        n, root = math.prod(dims), dims[0] ** 0.5
         if name.startswith("token_embd"):
             return embeddings
         if name.startswith("output.weight"):
@@ -131,11 +156,15 @@ def write(path, is_hybrid=False):
             return [-0.3 - 0.1 * at for at in range(n)]
         if name.endswith("ssm_dt.bias") or "conv1d" in name:
             return gauss(n, 0.5)
+        if name.endswith("exp_probs_b.bias"):
+            return gauss(n, 0.1)
         if len(dims) == 1:
             return [1.0] * n
         if name.endswith(("attn_output.weight", "ssm_out.weight")):
             return gauss(n, 2 * NOISE / root)
-        return gauss(n, (NOISE if name.endswith("ffn_down.weight") else 1) / root)
+        return gauss(n, (NOISE if ".ffn_down" in name else 1) / root)
 
-    layers, fields = metadata(is_hybrid)
-    return write_file(path, fields, tensors(layers, is_hybrid), numbers)
+    layers, fields = metadata(kind)
+    shapes = tensors(layers, kind)
+    change(fields, shapes)
+    return write_file(path, fields, shapes, numbers)

@@ -1,13 +1,18 @@
 """A model that drafts for itself: whatever it drafts, answers are what the whole model gives token by token."""
 
+import itertools
+import random
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from drafting_toy import write
+from drafting_toy import KINDS, write
 
 import toy
-from answers import essence, warm_and_cold
-from paceline import Serve, complaint, run
+from answers import cached, essence, warm_and_cold
+from collector import Collector
+from paceline import SOAK, Serve, complaint, run, wait_until
+from prompts import SEED
 from streams import assert_a_kill_changes_nothing
 
 TOKENS = 60
@@ -15,86 +20,189 @@ TOKENS = 60
 PROMPTS = ["rain", "copper and iron " * 8, "Once upon a time " * 60]
 WARM = {"temperature": 0.8, "seed": 5, "top_p": 0.95}
 SAMPLERS = [{}, WARM, {**WARM, "repeat_penalty": 1.1, "frequency_penalty": 0.2}]
-# Sources, windows under way and tokens of a draft. Hybrid models have one window under way, whatever is asked for.
-GUESSES = [
-    ("mtp", 1, 1),
-    ("mtp", 2, 2),
-    ("mtp,suffix", 8, 3),
-    ("mtp,suffix", 1, 4),
-]
-KINDS = ["plain", "hybrid"]
+JOBS = list(itertools.product(range(len(PROMPTS)), range(len(SAMPLERS))))
+# Sequences at once.
+BATCHES = [1, 2, 3, 4]
+# Hybrid models have one window under way.
+DEPTHS = {"plain": range(1, 9), "hybrid": [1], "apart": range(1, 9)}
+# All sources, windows under way and tokens of a draft; and of each kind so many of those unless it is a soak.
+GRID = {kind: list(itertools.product(["mtp", "mtp,suffix"], DEPTHS[kind], [1, 2, 3, 4])) for kind in KINDS}
+SHARE = {"plain": 3, "hybrid": 2, "apart": 2}
+BOTH = ["plain", "hybrid"]
+# A thousand tokens and more that texts share: a token is a byte.
+SHARED = "Once upon a time there was a mill. " * 30
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def model(request, tmp_path_factory):
-    return write(tmp_path_factory.mktemp(request.param) / "toy.gguf", is_hybrid=request.param == "hybrid")
+def share():
+    """A kind, sources, depth and length of each line that is tried."""
+    for kind, all_of_it in GRID.items():
+        for one in all_of_it if SOAK else random.Random(f"{SEED}/{kind}").sample(all_of_it, SHARE[kind]):
+            yield kind, *one
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: write(folder / f"{kind}.gguf", kind) for kind in KINDS}
 
 
 def common(model):
     return (model, "--threads", 1, "--exact", "--ctx", 2048)
 
 
+def guesses(sources, depth, length):
+    """Guesses in any case: the width is pinned, so that nothing is left to the controller."""
+    return ("--speculate", sources, "--depth", depth, "--draft-len", length, "--width", length + 1)
+
+
 def guessing(model, sources, depth, length, *more):
-    """A line of two stages that guesses in any case: the width is pinned, so that nothing is left to the controller."""
-    guesses = ("--speculate", sources, "--depth", depth, "--draft-len", length, "--width", length + 1)
-    return Serve(*common(model), "--stages", 2, "--parallel", 3, *guesses, *more)
+    """A line of two stages that guesses."""
+    return Serve(*common(model), "--stages", 2, "--parallel", 4, *guesses(sources, depth, length), *more)
 
 
-def answers(serve):
-    """Every prompt with every sampler, several at once; and the guesses sent and right."""
-    jobs = [(prompt, sampler) for prompt in PROMPTS for sampler in SAMPLERS]
-    ask = lambda job: serve.complete(job[0], TOKENS, logprobs=2, cache_prompt=False, **job[1])
-    with ThreadPoolExecutor(3) as clients:
-        done = list(clients.map(ask, jobs))
-    count = lambda name: sum(answer["timings"][name] for answer in done)
-    return [essence(answer) for answer in done], (count("draft_n"), count("draft_n_accepted"))
+def answer(serve, job, **more):
+    prompt, sampler = job
+    return serve.complete(PROMPTS[prompt], TOKENS, logprobs=2, cache_prompt=False, **SAMPLERS[sampler], **more)
+
+
+def figures(*answers):
+    """Guesses sent and right, and windows."""
+    timings = [answer["timings"] for answer in answers]
+    count = lambda name: sum(each[name] for each in timings)
+    return count("draft_n"), count("draft_n_accepted"), sum(each["windows"]["sent"] for each in timings)
 
 
 @pytest.fixture(scope="module")
-def alone(model):
-    """What the whole model answers without a guess."""
-    with Serve(*common(model)) as whole:
-        whole.wait_ready()
-        return answers(whole)[0]
+def alone(models):
+    """What the whole model of a kind answers to each job without a guess; asked once."""
+    known = {}
+
+    def of(kind):
+        if kind not in known:
+            with Serve(*common(models[kind])) as whole:
+                whole.wait_ready()
+                known[kind] = {job: essence(answer(whole, job)) for job in JOBS}
+        return known[kind]
+
+    return of
 
 
-@pytest.mark.parametrize("sources, depth, length", GUESSES)
-def test_drafts_never_change_the_answer(model, alone, sources, depth, length):
-    with guessing(model, sources, depth, length) as serve:
+@pytest.mark.parametrize("kind, sources, depth, length", list(share()))
+def test_drafts_never_change_the_answer(models, alone, kind, sources, depth, length, record_property):
+    expected, done = alone(kind), []
+    with guessing(models[kind], sources, depth, length) as serve:
         serve.wait_ready()
-        found, (sent, right) = answers(serve)
-        assert found == alone
+        pick = random.Random(f"{SEED}/{kind}/{sources}/{depth}/{length}")
+        for at_once in BATCHES:
+            jobs = JOBS if SOAK else pick.sample(JOBS, at_once)
+            with ThreadPoolExecutor(at_once) as clients:
+                found = list(clients.map(lambda job: answer(serve, job), jobs))
+            for job, one in zip(jobs, found, strict=True):
+                assert essence(one) == expected[job], (at_once, job)
+            done += found
+    sent, right, windows = figures(*done)
+    record_property(f"{kind} {sources} depth {depth} length {length}", f"{len(done)} answers, {right} of {sent} guesses right in {windows} windows")
+    assert sent > right > TOKENS, (sent, right)
+    if sources == "mtp":
+        # Some drafts are right and some are not: a token of the model's own is worth more than chance.
+        assert right > sent * 0.2, (sent, right)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_one_process_drafts_too(models, alone, kind):
+    with Serve(*common(models[kind]), *guesses("mtp", 1, 3)) as serve:
+        serve.wait_ready()
+        found = {job: answer(serve, job) for job in JOBS}
+        assert {job: essence(one) for job, one in found.items()} == alone(kind)
+        sent, right, _ = figures(*found.values())
         assert sent > right > TOKENS, (sent, right)
-        if sources == "mtp":
-            # Some drafts are right and some are not: a token of the model's own is worth more than chance.
-            assert right > sent * 0.2, (sent, right)
 
 
-def test_one_process_drafts_too(model, alone):
-    guesses = ("--speculate", "mtp", "--draft-len", 3, "--width", 4, "--depth", 1)
-    with Serve(*common(model), *guesses) as serve:
+@pytest.mark.parametrize("kind", BOTH)
+def test_left_to_itself_it_drafts_as_far_as_pays(models, alone, kind):
+    more = ("--stages", 2, "--parallel", 3, "--speculate", "mtp,suffix", "--link", "delay=2ms")
+    with Serve(*common(models[kind]), *more) as serve:
         serve.wait_ready()
-        found, (sent, right) = answers(serve)
-        assert found == alone
-        assert sent > right > TOKENS, (sent, right)
+        with ThreadPoolExecutor(3) as clients:
+            found = clients.map(lambda job: essence(answer(serve, job)), JOBS)
+            assert dict(zip(JOBS, found, strict=True)) == alone(kind)
 
 
-def test_left_to_itself_it_drafts_as_far_as_pays(model, alone):
-    with Serve(*common(model), "--stages", 2, "--parallel", 3, "--speculate", "mtp,suffix", "--link", "delay=2ms") as serve:
-        serve.wait_ready()
-        assert answers(serve)[0] == alone
-
-
-def test_a_text_that_goes_on_drafts_behind_what_was_computed(model):
-    with guessing(model, "mtp", 2, 3) as serve:
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_text_that_goes_on_drafts_behind_what_was_computed(models, kind):
+    with guessing(models[kind], "mtp", 1, 3) as serve:
         serve.wait_ready()
         warm, cold = warm_and_cold(serve, TOKENS)
-        assert warm["timings"]["draft_n_accepted"] > 0 and cold["timings"]["draft_n_accepted"] > 0
+        assert figures(warm) == figures(cold) and figures(warm)[1] > 0
 
 
-def test_a_killed_tail_changes_nothing(model):
+@pytest.mark.parametrize("kind", ["plain", "apart"])
+def test_behind_a_shared_beginning_it_drafts_as_well_as_cold(models, kind, tmp_path):
+    # One at a time, so that what is not needed leaves its slot; and a store.
+    kept = ("--cache-disk", 1024, "--cache-dir", tmp_path)
+    ask = lambda serve, tail, **more: serve.complete(f"{SHARED}{tail}", TOKENS, logprobs=2, **more)
+    tails = ["Its wheel", "Who lived", "The river", "A ferry"]
+
+    def check(warm, cold):
+        assert cached(warm) >= 0.95 * warm["usage"]["prompt_tokens"] > 950, warm["usage"]
+        assert essence(warm) == essence(cold)
+        assert figures(warm) == figures(cold), "drafts are others than where all is computed"
+
+    with guessing(models[kind], "mtp", 1, 3, *kept) as serve:
+        serve.wait_ready()
+        cold = {tail: ask(serve, tail, cache_prompt=False) for tail in tails}
+        assert all(cached(one) == 0 and figures(one)[1] > 5 for one in cold.values())
+        # They come at once: all but the first wait for what it computes.
+        with ThreadPoolExecutor(len(tails)) as clients:
+            found = dict(zip(tails, clients.map(lambda tail: ask(serve, tail), tails), strict=True))
+        begun = [tail for tail in tails if cached(found[tail]) > 0]
+        assert len(begun) >= len(tails) - 1, [cached(one) for one in found.values()]
+        for tail in begun:
+            check(found[tail], cold[tail])
+        # What is parked now is taken over, whole slots and copies of them.
+        for tail in tails:
+            check(ask(serve, tail), cold[tail])
+        wait_until(lambda: serve.line()["prefixes"]["stored"] > 0, 30, "nothing is stored")
+    with guessing(models[kind], "mtp", 1, 3, *kept) as serve:
+        serve.wait_ready()
+        check(ask(serve, tails[0]), cold[tails[0]])
+        assert serve.line()["prefixes"]["restored_tokens"] > 950, serve.line()["prefixes"]
+
+
+def windows_of(models, *more):
+    """The windows of an answer on a line with slow links, with what each of them went through, as a trace tells it."""
+    with Collector() as collector:
+        slow = ("--stages", 3, "--link", "delay=20ms", "--otlp", collector.url)
+        with Serve(*common(models["plain"]), *slow, *more) as serve:
+            serve.wait_ready()
+            serve.complete("copper and iron", 40)
+            collector.wait_roots(1)
+    windows = sorted((span for span in collector.spans if span.name == "window"), key=lambda span: span.start)
+    inside = lambda window: sorted((s for s in collector.spans if s.parent == window.id), key=lambda s: s.start)
+    assert all(window.attributes["paceline.outcome"] == "answered" for window in windows)
+    return [(window, inside(window)) for window in windows]
+
+
+def test_a_draft_takes_no_way_of_its_own(models, record_property):
+    plain, drafted = windows_of(models), windows_of(models, *guesses("mtp", 1, 3))
+    # However many tokens it brings, a verdict takes one frame on each link, and one way round.
+    way = ["stage 0", "link to stage 1", "stage 1", "link to stage 2", "stage 2", "link to front"]
+    assert all([leg.name for leg in legs] == way for _, legs in plain + drafted)
+    assert len(drafted) < 0.8 * len(plain), (len(drafted), len(plain))
+    links = lambda windows: statistics.median(sum(leg.took for leg in legs if "link" in leg.name) for _, legs in windows)
+    pauses = lambda windows: statistics.median(
+        (after.start - before.end) / 1e9 for (before, _), (after, _) in itertools.pairwise(windows)
+    )
+    record_property("links, and pause behind a verdict", [(links(each), pauses(each)) for each in (plain, drafted)])
+    # Had a verdict waited for its draft, or the draft come by a way of its own, the half of one link would be exceeded.
+    assert abs(links(drafted) - links(plain)) < 0.010
+    assert pauses(drafted) < 0.010
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_killed_tail_changes_nothing(models, kind):
     # An event tells all tokens of a verdict; slow enough that the tail is lost half way.
-    with guessing(model, "mtp,suffix", 2, 3, "--link", "delay=2ms") as serve:
+    with guessing(models[kind], "mtp,suffix", 2, 3, "--link", "delay=2ms") as serve:
         serve.wait_ready()
         assert_a_kill_changes_nothing(serve, PROMPTS[1], 8 * TOKENS, TOKENS // 3)
 

@@ -12,7 +12,7 @@ CONVOLVED = 3
 # Files begin with this.
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 # Kinds of values.
-UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 CHAT = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
 
 
@@ -32,7 +32,7 @@ def value_of(kind, value):
     """A value of the metadata, without its kind."""
     if kind == STRING:
         return text(value)
-    return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f"}[kind], value)
+    return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f", BOOL: "<?"}[kind], value)
 
 
 def of_tokens(marks=(), words=()):

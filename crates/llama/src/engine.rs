@@ -32,6 +32,9 @@ pub struct LlamaEngine {
     input_scale: f32,
     /// Positions that each slot holds at most (exactly, unless its last call failed).
     held: Vec<u32>,
+    /// Of recurrent layers, the position that each slot can be cut back to at most: llama.cpp would take back a whole call
+    /// and say so, and leave a state that was never there.
+    oldest: Vec<u32>,
     dry: DryCache,
     grammars: GrammarCache,
     /// Scratch: rows on the way into the batch.
@@ -97,6 +100,7 @@ impl LlamaEngine {
         let shape = shape_of(config, &role, &file, &context, vocab.as_ref(), embeddings.as_ref());
         Ok(Self {
             held: vec![0; usize::from(config.n_slots)],
+            oldest: vec![0; usize::from(config.n_slots)],
             input_scale: role.input_scale,
             left: Vec::new(),
             nextn,
@@ -119,6 +123,9 @@ impl LlamaEngine {
 
     fn check_spans(&self, spans: &[Span]) -> Result<usize, EngineError> {
         let first = spans.first().ok_or_else(|| refused("a call without rows"))?;
+        if spans.len() > 1 && self.context.model().is_recurrent() {
+            return Err(refused("a call with several sequences: recurrent layers would mix up their rows"));
+        }
         let mut n_rows = 0;
         for (index, span) in spans.iter().enumerate() {
             let held = self.held.get(usize::from(span.slot.0)).copied();
@@ -325,6 +332,7 @@ impl Engine for LlamaEngine {
         self.fill(spans, n_rows, input)?;
         for span in spans {
             self.held[usize::from(span.slot.0)] = span.base.0 + span.n_rows as u32;
+            self.oldest[usize::from(span.slot.0)] = span.base.0 + 1;
         }
         self.compute(spans, n_rows, out)?;
         self.note(spans, n_rows, input)?;
@@ -371,7 +379,10 @@ impl Engine for LlamaEngine {
                 ),
             });
         }
-        if !self.context.cut(slot, len.0) {
+        let is_gone = self.context.model().is_recurrent()
+            && len.0 > 0
+            && self.oldest.get(usize::from(slot.0)).is_some_and(|&oldest| len.0 < oldest);
+        if is_gone || !self.context.cut(slot, len.0) {
             return Err(EngineError {
                 reason: format!("this model's memory cannot be cut back to position {len}"),
             });
@@ -435,6 +446,7 @@ impl Engine for LlamaEngine {
             return Err(refused(&format!("the saved positions of slot {}", slot.0)));
         }
         *known = held;
+        self.oldest[usize::from(slot.0)] = held;
         if let Some(nextn) = &mut self.nextn {
             nextn.load(slot, held, drafts);
         }

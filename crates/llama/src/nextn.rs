@@ -7,6 +7,10 @@
 //!
 //! Nothing here may disturb decoding: what the block is told is told late, at the next call or when a draft is wanted, so
 //! that no token waits for it. A slot whose rows are lost goes on with an empty memory, as at the beginning of a text.
+//!
+//! Of a prefix that is cut where the row before the cut is not kept any more, the block keeps one position more than the
+//! layers: if the same token comes there again, what the block has of it is right, and the layers give its row anew. So
+//! whoever wants good drafts behind a prefix lets the layers compute its last token again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +23,7 @@ use crate::context::{Context, ContextOptions, NotComputed};
 use crate::model::Model;
 
 /// Hidden rows that are kept of each slot: so far back it can be cut without losing the row before the cut. Guesses that
-/// were wrong are fewer; a prefix that is cut further back begins without that row.
+/// were wrong are fewer, since the last stage computes no second window before the first one is judged.
 const KEPT: usize = 64;
 
 /// See the module.
@@ -33,46 +37,71 @@ pub(crate) struct NextN {
 /// What is known of a slot.
 #[derive(Clone, Debug, Default)]
 struct Held {
+    /// Positions that the layers have computed.
+    len: u32,
     /// Position of the first of `tokens`.
     first: u32,
-    /// The last tokens that the layers have computed.
+    /// All tokens that the block has been told, or will be.
     tokens: Vec<Token>,
-    /// Their hidden rows, row-major.
+    /// The layers' last hidden rows, those below `len`, row-major.
     rows: Vec<f32>,
-    /// Positions that the block has in its memory, or has given up.
+    /// Positions that the block has in its memory, or has given up: `len` at most, but for one more behind a cut.
     told: u32,
 }
 
 impl Held {
-    /// Positions that the layers have computed.
-    fn end(&self) -> u32 {
-        self.first + self.tokens.len() as u32
-    }
-
     /// As at the beginning of a text that has `len` positions nobody knows.
     fn forget(&mut self, len: u32) {
-        *self = Self { first: len, told: len, ..Self::default() };
+        *self = Self { len, first: len, told: len, ..Self::default() };
     }
 
+    /// The token at a position.
+    fn token(&self, position: u32) -> Option<Token> {
+        self.tokens.get(position.checked_sub(self.first)? as usize).copied()
+    }
+
+    /// Cuts what the layers have computed, and one position further back what the block has if the row before the cut is
+    /// lost. The block's memory has to be cut to `told` positions if that has changed.
     fn truncate(&mut self, len: u32, width: usize) {
-        let n = len.saturating_sub(self.first) as usize;
-        self.tokens.truncate(n);
-        self.rows.truncate(n * width);
+        let n_lost = (self.len - len) as usize * width;
+        self.rows.truncate(self.rows.len().saturating_sub(n_lost));
+        self.len = len;
+        let keeps_one = len > 0 && self.told > len && self.token(len).is_some() && self.rows.is_empty();
+        self.told = self.told.min(len + u32::from(keeps_one));
+        self.tokens.truncate(self.told.max(len).saturating_sub(self.first) as usize);
         self.first = self.first.min(len);
+    }
+
+    /// Whether the block has the position behind those that the layers have.
+    const fn is_ahead(&self) -> bool {
+        self.told > self.len
+    }
+
+    /// Gives up the position that the block has more than the layers.
+    fn fall_back(&mut self) {
+        self.tokens.truncate((self.len - self.first) as usize);
+        self.told = self.len;
+    }
+
+    /// The layers have computed these.
+    fn extend(&mut self, tokens: &[Token], rows: &[f32]) {
+        let n_known = (self.told.saturating_sub(self.len) as usize).min(tokens.len());
+        self.tokens.extend_from_slice(&tokens[n_known..]);
+        self.rows.extend_from_slice(rows);
+        self.len += tokens.len() as u32;
     }
 
     /// The row of the token before `position`; none at the beginning, and where it is lost.
     fn before(&self, position: u32, width: usize) -> Option<&[f32]> {
-        let at = position.checked_sub(1)?.checked_sub(self.first)? as usize;
+        let first = self.len - (self.rows.len() / width) as u32;
+        let at = position.checked_sub(1)?.checked_sub(first)? as usize;
         self.rows.get(at * width..(at + 1) * width)
     }
 
     /// Drops the oldest rows but for [`KEPT`]; all of them have been told.
     fn trim(&mut self, width: usize) {
-        let n = self.tokens.len().saturating_sub(KEPT);
-        self.tokens.drain(..n);
-        self.rows.drain(..n * width);
-        self.first += n as u32;
+        let n = self.rows.len().saturating_sub(KEPT * width);
+        self.rows.drain(..n);
     }
 }
 
@@ -105,13 +134,16 @@ impl NextN {
         let mut at = 0;
         for span in spans {
             let held = &mut self.slots[usize::from(span.slot.0)];
-            if held.end() != span.base.0 {
+            if held.len != span.base.0 {
                 held.forget(span.base.0);
                 self.context.cut(span.slot, 0);
             }
+            if held.token(held.len).is_some_and(|token| token != tokens[at]) {
+                self.fall_back(span.slot);
+            }
             let end = at + span.n_rows;
-            held.tokens.extend_from_slice(&tokens[at..end]);
-            held.rows.extend_from_slice(&rows[at * self.width..end * self.width]);
+            let rows = &rows[at * self.width..end * self.width];
+            self.slots[usize::from(span.slot.0)].extend(&tokens[at..end], rows);
             at = end;
         }
     }
@@ -119,7 +151,7 @@ impl NextN {
     /// Tells the block whatever it has not been told. What fails costs drafts, and no more.
     pub(crate) fn catch_up(&mut self) {
         let owing: Vec<u16> = (0..self.slots.len() as u16)
-            .filter(|&slot| self.slots[usize::from(slot)].told < self.slots[usize::from(slot)].end())
+            .filter(|&slot| self.slots[usize::from(slot)].told < self.slots[usize::from(slot)].len)
             .collect();
         if owing.is_empty() {
             return;
@@ -138,10 +170,22 @@ impl NextN {
     /// Forgets a slot's positions from `len` on.
     pub(crate) fn truncate(&mut self, slot: Slot, len: u32) {
         let held = &mut self.slots[usize::from(slot.0)];
+        if len >= held.len {
+            return;
+        }
+        let before = held.told;
         held.truncate(len, self.width);
-        if held.told > len {
-            held.told = len;
-            if !self.context.cut(slot, len) {
+        if held.told < before && !self.context.cut(slot, held.told) {
+            self.start_late(slot);
+        }
+    }
+
+    /// The block has no position more than the layers.
+    fn fall_back(&mut self, slot: Slot) {
+        let held = &mut self.slots[usize::from(slot.0)];
+        if held.is_ahead() {
+            held.fall_back();
+            if !self.context.cut(slot, held.len) {
                 self.start_late(slot);
             }
         }
@@ -152,8 +196,10 @@ impl NextN {
         self.catch_up();
         let start = bytes.len();
         let held = &self.slots[usize::from(slot.0)];
-        bytes.extend(held.first.to_le_bytes());
-        bytes.extend((held.tokens.len() as u32).to_le_bytes());
+        let n_rows = (held.rows.len() / self.width) as u32;
+        for number in [held.len, held.first, held.tokens.len() as u32, n_rows] {
+            bytes.extend(number.to_le_bytes());
+        }
         bytes.extend(held.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
         bytes.extend(held.rows.iter().flat_map(|value| value.to_le_bytes()));
         if !self.context.save(slot, bytes) {
@@ -163,32 +209,15 @@ impl NextN {
 
     /// Makes a slot hold what [`NextN::save`] gave for `len` positions. What is not understood is as good as nothing.
     pub(crate) fn load(&mut self, slot: Slot, len: u32, bytes: &[u8]) {
-        if self.read(slot, bytes).is_none_or(|end| end != len) {
-            self.slots[usize::from(slot.0)].forget(len);
+        let read = read(bytes, self.width).filter(|(held, _)| held.len == len);
+        let read = read.filter(|(_, state)| self.context.load(slot, state));
+        let held = &mut self.slots[usize::from(slot.0)];
+        if let Some((read, _)) = read {
+            *held = read;
+        } else {
+            held.forget(len);
             self.context.cut(slot, 0);
         }
-    }
-
-    fn read(&mut self, slot: Slot, bytes: &[u8]) -> Option<u32> {
-        let (first, bytes) = bytes.split_first_chunk::<4>()?;
-        let (n, bytes) = bytes.split_first_chunk::<4>()?;
-        let n = u32::from_le_bytes(*n) as usize;
-        let (tokens, bytes) = bytes.split_at_checked(n.checked_mul(4)?)?;
-        let (rows, state) = bytes.split_at_checked(n.checked_mul(4)?.checked_mul(self.width)?)?;
-        let words = |bytes: &[u8]| {
-            bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]).collect::<Vec<_>>()
-        };
-        let held = Held {
-            first: u32::from_le_bytes(*first),
-            tokens: words(tokens).into_iter().map(|word| Token(i32::from_le_bytes(word))).collect(),
-            rows: words(rows).into_iter().map(f32::from_le_bytes).collect(),
-            told: 0,
-        };
-        let end = held.first.checked_add(n as u32)?;
-        self.context.load(slot, state).then(|| {
-            self.slots[usize::from(slot.0)] = Held { told: end, ..held };
-            end
-        })
     }
 
     /// What the blocks expect to follow; as many answers as wishes, in order.
@@ -198,6 +227,7 @@ impl NextN {
     pub(crate) fn draft(&mut self, wishes: Vec<Wish>, context: u32) -> Result<Vec<Drafted>, EngineError> {
         for wish in &wishes {
             self.truncate(wish.slot, wish.position.0);
+            self.fall_back(wish.slot);
         }
         self.catch_up();
         let width = self.width;
@@ -262,7 +292,7 @@ impl NextN {
         let max_rows = self.context.max_rows();
         let owed = |&slot: &u16| {
             let held = &self.slots[usize::from(slot)];
-            (held.told..held.end()).map(move |position| (slot, position))
+            (held.told..held.len).map(move |position| (slot, position))
         };
         let owed: Vec<(u16, u32)> = slots.iter().flat_map(owed).collect();
         for call in owed.chunks(max_rows) {
@@ -280,7 +310,7 @@ impl NextN {
         }
         for &slot in slots {
             let held = &mut self.slots[usize::from(slot)];
-            held.told = held.end();
+            held.told = held.told.max(held.len);
         }
         Ok(())
     }
@@ -295,7 +325,8 @@ impl NextN {
     /// The block goes on from here without what came before.
     fn start_late(&mut self, slot: Slot) {
         let held = &mut self.slots[usize::from(slot.0)];
-        held.told = held.end();
+        (held.first, held.told) = (held.len, held.len);
+        held.tokens.clear();
         self.context.cut(slot, 0);
     }
 }
@@ -306,6 +337,27 @@ impl Draft {
         let Position(input) = self.wish.position.plus(step);
         step < self.wish.n_tokens && input < context
     }
+}
+
+/// What [`NextN::save`] has written of a slot, and llama.cpp's part of it; none if it is not such.
+fn read(bytes: &[u8], width: usize) -> Option<(Held, &[u8])> {
+    let (numbers, mut rest) = bytes.split_at_checked(4 * 4)?;
+    let [len, first, n_tokens, n_rows] = <[u32; 4]>::try_from(words(numbers)?).ok()?;
+    let mut take = |n: usize| {
+        let (taken, behind) = rest.split_at_checked(n.checked_mul(4)?)?;
+        rest = behind;
+        words(taken)
+    };
+    let tokens = take(n_tokens as usize)?.into_iter().map(|word| Token(word.cast_signed())).collect();
+    let rows: Vec<f32> =
+        take((n_rows as usize).checked_mul(width)?)?.into_iter().map(f32::from_bits).collect();
+    let told = first.checked_add(n_tokens)?;
+    let is_such = (len..=len.checked_add(1)?).contains(&told) && n_rows <= len;
+    is_such.then_some((Held { len, first, tokens, rows, told }, rest))
+}
+
+fn words(bytes: &[u8]) -> Option<Vec<u32>> {
+    bytes.chunks_exact(4).map(|word| Some(u32::from_le_bytes(word.try_into().ok()?))).collect()
 }
 
 fn failed(what: &str) -> EngineError {

@@ -1,7 +1,7 @@
 //! Reports that contradict what the front sent.
 
 use protocol::{Position, SeqId, StageIndex};
-use spec::VerdictFault;
+use spec::{DraftFault, VerdictFault};
 
 /// A report that no honest stage sends on a line that is in order. The request concerned, if any, has failed already (but
 /// see [`ReportFault::Disorder`]); the driver decides what the stage that sent it deserves.
@@ -29,6 +29,15 @@ pub enum ReportFault {
         /// Why.
         #[source]
         fault: VerdictFault,
+    },
+    /// A draft of the tail's own that was not announced, or is not what was asked for.
+    #[error("sequence {seq}: {fault}")]
+    Draft {
+        /// The sequence.
+        seq: SeqId,
+        /// Why.
+        #[source]
+        fault: DraftFault,
     },
     /// A verdict before the last chunk of the prompt was reported.
     #[error("sequence {seq}: verdict before the prompt has passed through")]

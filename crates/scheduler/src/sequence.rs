@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use protocol::{Chunk, Found, Position, Progress, PromptPart, Reuse, SeqId, TailDraft, Token, Verdict, Work};
 use spec::{
-    Answered, Block, Draft, Line, Mtp, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
+    Answered, Draft, DraftFault, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
     TextChange,
 };
 
@@ -231,16 +231,19 @@ impl Sequence {
     }
 
     /// A draft of the tail's own has come; whether that may change what is sent.
-    pub(crate) fn handle_tail_draft(&mut self, draft: TailDraft, line: Line<'_>) -> bool {
-        let TailDraft { base, tokens, probabilities, .. } = draft;
-        match &mut self.phase {
-            Phase::Decode(speculation) => {
-                let epoch = speculation.epoch();
-                let draft = Draft { epoch, base, block: Block { tokens, run: 0, probabilities } };
-                speculation.handle_draft(Mtp::NAME, draft, line)
+    pub(crate) fn handle_tail_draft(
+        &mut self,
+        draft: TailDraft,
+        line: Line<'_>,
+    ) -> Result<bool, ReportFault> {
+        let seq = self.seq;
+        let result = match &mut self.phase {
+            Phase::Decode(speculation) => speculation.handle_tail_draft(draft, line),
+            Phase::Prefill { .. } | Phase::Closing { .. } => {
+                Err(DraftFault::Unannounced { base: draft.base })
             }
-            Phase::Prefill { .. } | Phase::Closing { .. } => false,
-        }
+        };
+        result.map_err(|fault| ReportFault::Draft { seq, fault })
     }
 
     /// As [`Speculation::text_change`], if somebody wants to hear it.

@@ -1,4 +1,5 @@
-//! What a pipeline refuses: proposals that cannot be tokens, and verdicts that no honest tail gives.
+//! What is refused: proposals that cannot be tokens, verdicts that no honest tail gives, and drafts of its own that it has
+//! not announced.
 
 use protocol::{Epoch, Position, Token, WindowId};
 
@@ -115,6 +116,12 @@ pub enum VerdictFault {
         /// Position of its last token.
         position: Position,
     },
+    /// It announces a draft that was not asked for with its window, or that could follow on nothing.
+    #[error("verdict for window {window} announces a draft that was not asked for")]
+    UnaskedDraft {
+        /// The verdict's window.
+        window: WindowId,
+    },
     /// The last position was reached, yet the sequence goes on.
     #[error("verdict for window {window} reaches the limit {limit} but does not end the sequence")]
     LimitPassed {
@@ -132,5 +139,36 @@ pub enum VerdictFault {
         position: Position,
         /// The sequence's limit.
         limit: Position,
+    },
+}
+
+/// A draft of the tail's own that contradicts what was asked for and announced. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DraftFault {
+    /// No verdict has announced one there, or it has come already.
+    #[error("a draft at {base}, which was not announced")]
+    Unannounced {
+        /// Where it begins.
+        base: Position,
+    },
+    /// It has more tokens than were asked for.
+    #[error("a draft of {n_tokens} tokens at {base}, where {n_asked} were asked for")]
+    TooLong {
+        /// Where it begins.
+        base: Position,
+        /// Tokens in it.
+        n_tokens: usize,
+        /// Tokens asked for.
+        n_asked: u8,
+    },
+    /// It holds a token outside the vocabulary.
+    #[error("a draft at {base} that holds token {token}, outside the vocabulary of {n_vocab}")]
+    UnknownToken {
+        /// Where it begins.
+        base: Position,
+        /// The token.
+        token: Token,
+        /// Vocabulary entries.
+        n_vocab: u32,
     },
 }

@@ -29,7 +29,7 @@ mod unigram;
 pub use chain::Order;
 pub use controller::{MAX_DEPTH, MAX_WIDTH, Plan, Reach};
 pub use drafted::Drafted;
-pub use fault::{ProposalError, VerdictFault};
+pub use fault::{DraftFault, ProposalError, VerdictFault};
 pub use filler::Filler;
 pub use mtp::{MAX_DRAFT, Mtp, USUAL_DRAFT};
 pub use pace::Pace;

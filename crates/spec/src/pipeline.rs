@@ -308,7 +308,12 @@ impl Pipeline {
         self.stats
     }
 
-    const fn is_in_vocabulary(&self, token: Token) -> bool {
+    /// Vocabulary entries.
+    pub(crate) const fn n_vocab(&self) -> u32 {
+        self.setup.n_vocab
+    }
+
+    pub(crate) const fn is_in_vocabulary(&self, token: Token) -> bool {
         token.0 >= 0 && token.0.cast_unsigned() < self.setup.n_vocab
     }
 }

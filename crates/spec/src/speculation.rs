@@ -6,15 +6,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{End, Epoch, Position, Token, Verdict, WantDraft, Window, WindowId};
+use protocol::{End, Epoch, Position, TailDraft, Token, Verdict, WantDraft, Window, WindowId};
 
-use crate::VerdictFault;
 use crate::chain::{Chain, Guess, Tag};
 use crate::controller::{Controller, MAX_DEPTH, Plan};
+use crate::fault::{DraftFault, VerdictFault};
+use crate::mtp::Mtp;
 use crate::pace::Pace;
 use crate::pipeline::{Commit, Pipeline, Setup, Stats};
 use crate::plan::{Outlook, plain};
-use crate::proposer::{Draft, Proposer};
+use crate::proposer::{Block, Draft, Proposer};
 use crate::strategy::Speculate;
 use crate::tally::Tally;
 
@@ -114,8 +115,10 @@ pub struct Speculation {
     told: Option<usize>,
     /// Where each guess in flight comes from and how far ahead it was when it was sent.
     tags: VecDeque<(Tag, usize)>,
-    /// When each window without a verdict left.
-    sent: VecDeque<(WindowId, Duration)>,
+    /// Windows without a verdict.
+    sent: VecDeque<Sent>,
+    /// The draft that the tail has announced and not sent: where it begins, and how many tokens were asked for.
+    announced: Option<(Position, u8)>,
     /// Since when a verdict has been waited for.
     waiting_since: Duration,
     in_flight: InFlight,
@@ -123,6 +126,16 @@ pub struct Speculation {
     counted: Duration,
     /// Windows sent without a guess since the last one that had any.
     unused: u32,
+}
+
+/// A window under way.
+#[derive(Debug)]
+struct Sent {
+    window: WindowId,
+    /// When it left.
+    at: Duration,
+    /// Tokens that the tail was asked to draft behind its verdict.
+    n_asked: u8,
 }
 
 impl Speculation {
@@ -146,6 +159,7 @@ impl Speculation {
             plan: Plan::PLAIN,
             tags: VecDeque::new(),
             sent: VecDeque::new(),
+            announced: None,
             waiting_since: Duration::ZERO,
             in_flight: InFlight::default(),
             counted: Duration::ZERO,
@@ -206,7 +220,8 @@ impl Speculation {
         if n_live == 0 {
             self.waiting_since = now;
         }
-        self.sent.push_back((window.window, now));
+        let n_asked = window.want_draft.as_ref().map_or(0, |want| want.tokens);
+        self.sent.push_back(Sent { window: window.window, at: now, n_asked });
         self.in_flight.most = self.in_flight.most.max(self.pipeline.n_live() as u32);
         Some(window)
     }
@@ -225,12 +240,19 @@ impl Speculation {
         let in_company = self.pipeline.n_in_flight() > 1;
         let n_before = self.pipeline.committed().len();
         self.count(now);
+        let sent = self.sent.iter().find(|sent| sent.window == verdict.window);
+        let n_asked = sent.map_or(0, |sent| sent.n_asked);
+        if verdict.drafts && (n_asked == 0 || verdict.ended.is_some()) {
+            return Err(VerdictFault::UnaskedDraft { window: verdict.window });
+        }
         let commit = self.pipeline.handle_verdict(verdict)?;
         if commit.opened.is_some() {
             self.told = self.told.map(|told| told.min(n_before + commit.n_accepted as usize));
         }
         if verdict.drafts {
-            self.chain.promise(Position(self.pipeline.committed().len() as u32));
+            let base = Position(self.pipeline.committed().len() as u32);
+            self.announced = Some((base, n_asked));
+            self.chain.promise(base);
         }
         self.learn(n_before, commit.n_accepted as usize);
         let under_way = self.settle_sent(verdict.window, now);
@@ -264,6 +286,27 @@ impl Speculation {
             self.choose(line);
         }
         is_known
+    }
+
+    /// A draft of the tail's own has come. Whether more may be sent now.
+    ///
+    /// # Errors
+    /// If it is not the one that was announced, or not what was asked for; nothing has changed then.
+    pub fn handle_tail_draft(&mut self, draft: TailDraft, line: Line<'_>) -> Result<bool, DraftFault> {
+        let TailDraft { base, tokens, probabilities, .. } = draft;
+        let Some((_, n_asked)) = self.announced.filter(|&(announced, _)| announced == base) else {
+            return Err(DraftFault::Unannounced { base });
+        };
+        if tokens.len() > usize::from(n_asked) {
+            return Err(DraftFault::TooLong { base, n_tokens: tokens.len(), n_asked });
+        }
+        if let Some(&token) = tokens.iter().find(|&&token| !self.pipeline.is_in_vocabulary(token)) {
+            return Err(DraftFault::UnknownToken { base, token, n_vocab: self.pipeline.n_vocab() });
+        }
+        self.announced = None;
+        let block = Block { tokens, run: 0, probabilities };
+        let draft = Draft { epoch: self.epoch(), base, block };
+        Ok(self.handle_draft(Mtp::NAME, draft, line))
     }
 
     /// What has changed of the text since this was asked last (since the prompt, at first), for whoever drafts elsewhere;
@@ -413,9 +456,9 @@ impl Speculation {
 
     /// Forgets the windows up to this one; how long it was under way.
     fn settle_sent(&mut self, window: WindowId, now: Duration) -> Duration {
-        while let Some((sent, at)) = self.sent.pop_front() {
-            if sent == window {
-                return now.saturating_sub(at);
+        while let Some(sent) = self.sent.pop_front() {
+            if sent.window == window {
+                return now.saturating_sub(sent.at);
             }
         }
         Duration::ZERO

@@ -12,6 +12,8 @@ use stage::{Cancel, Drafted, Engine, EngineError, Input, Sampled, Sampler, Slot,
 use crate::architectures::Bench;
 use crate::support::{Line, argmax, cut, difference, span, tokens};
 
+mod prefixes;
+
 /// Plain attention; both kinds of layers in their real order; blocks in a file of their own.
 const MODELS: [&str; 3] = ["hy_v3-nextn", "qwen35-nextn", "glm4moe-nextn"];
 const CHUNK: usize = 16;
@@ -91,11 +93,22 @@ struct Run {
 
 /// Guesses are drafted, checked and, where they were wrong, taken back by the next window; 1 to 4 at a time in turn.
 fn generate(line: &mut Line, slot: u16, prompt: &[i32], n: usize, drafts: bool) -> Run {
-    let mut run = Run::default();
-    let (last, before) = prompt.split_last().unwrap();
+    go_on(line, slot, prompt, 0, n, drafts)
+}
+
+/// Runs a text but for its last token from position `from` on.
+fn fill(line: &mut Line, slot: u16, text: &[i32], from: usize) {
+    let before = &text[from..text.len() - 1];
     for (index, chunk) in before.chunks(CHUNK).enumerate() {
-        line.call(&[span(slot, index * CHUNK, chunk.len(), false)], chunk);
+        line.call(&[span(slot, from + index * CHUNK, chunk.len(), false)], chunk);
     }
+}
+
+/// As [`generate`]; the slot holds the prompt's first tokens already.
+fn go_on(line: &mut Line, slot: u16, prompt: &[i32], from: usize, n: usize, drafts: bool) -> Run {
+    let mut run = Run::default();
+    fill(line, slot, prompt, from);
+    let (last, before) = prompt.split_last().unwrap();
     let mut window = vec![*last];
     let mut at = before.len();
     for round in 0.. {
@@ -298,25 +311,6 @@ fn what_was_saved_drafts_as_if_nothing_had_been() {
         let saved = line.save(2);
         quiet.load_saved(1, &saved);
         quiet.call(&[span(1, 50, 1, true)], &[3]);
-    }
-}
-
-/// A prefix that begins in the middle of what is held, near its end and far from it.
-#[test]
-fn a_prefix_is_gone_on_from_wherever_it_is_cut() {
-    let bench = Bench::new(Toy::named("hy_v3-nextn").unwrap());
-    let text = tokens(140, gguf::toy::VOCABULARY as usize, 9);
-    let mut line = staged(&bench, &exact());
-    line.prefill(&text[..130], CHUNK);
-    for (at, is_near) in [(120, true), (90, true), (20, false)] {
-        line.truncate(at);
-        line.window(at, &text[at..at + 3]);
-        let found = draft(line.tail_mut(), 0, (at + 3, text[at + 3]), 2);
-        let mut fresh = staged(&bench, &exact());
-        fresh.prefill(&text[..at + 3], CHUNK);
-        let expected = draft(fresh.tail_mut(), 0, (at + 3, text[at + 3]), 2);
-        assert_eq!(found.0.len(), 2);
-        assert_eq!(is_near, found == expected, "cut at {at}");
     }
 }
 

@@ -63,9 +63,14 @@ impl Line {
 
     /// Runs a prompt in slot 0 from position 0 in calls of at most `chunk` rows; logits of the last row.
     pub(crate) fn prefill(&mut self, tokens: &[i32], chunk: usize) -> Vec<f32> {
+        self.prefill_from(tokens, 0, chunk)
+    }
+
+    /// As [`Line::prefill`]; slot 0 holds the first `from` tokens already.
+    pub(crate) fn prefill_from(&mut self, tokens: &[i32], from: usize, chunk: usize) -> Vec<f32> {
         let (last, before) = tokens.split_last().expect("a prompt has a token");
-        for (index, chunk_tokens) in before.chunks(chunk).enumerate() {
-            self.call(&[span(0, index * chunk, chunk_tokens.len(), false)], chunk_tokens);
+        for (index, chunk_tokens) in before[from..].chunks(chunk).enumerate() {
+            self.call(&[span(0, from + index * chunk, chunk_tokens.len(), false)], chunk_tokens);
         }
         self.window(before.len(), &[*last]).remove(0)
     }

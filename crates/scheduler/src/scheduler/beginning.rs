@@ -45,11 +45,19 @@ impl Scheduler {
             (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
             (None, Some(hit), _) => {
                 let reuse = Reuse { prefix: hit.prefix, keep: true, stored: None };
-                Some(Beginning { reuse, len: hit.len, origin: Origin::Running })
+                // By then it may have computed more.
+                Some(Beginning { reuse, len: self.taken(hit.len, usize::MAX), origin: Origin::Running })
             }
             (None, None, Some(hit)) => Some(self.begin_with_parked(hit)),
             (None, None, None) => None,
         }
+    }
+
+    /// Of `len` tokens that a text shares with one of `whole`, those that it begins with. The model's own blocks that draft
+    /// need the hidden row of the last one, which stages keep only at the end of what they hold: elsewhere that token is
+    /// computed again.
+    fn taken(&self, len: usize, whole: usize) -> usize {
+        len - usize::from(len < whole && self.config.speculate.drafts_itself())
     }
 
     /// What is parked of this namespace, or of what everybody shares if that is more. The latter stays for others.
@@ -84,7 +92,9 @@ impl Scheduler {
     fn begin_with_parked(&mut self, hit: Hit<SeqId>) -> Beginning {
         let Hit { prefix, len, keep } = hit;
         // A stage that has lost it may have stored it.
-        let stored = self.prefixes.tokens(prefix).and_then(|(space, tokens)| self.shelf.key(space, tokens));
+        let known = self.prefixes.tokens(prefix);
+        let stored = known.and_then(|(space, tokens)| self.shelf.key(space, tokens));
+        let len = self.taken(len, known.map_or(len, |(_, tokens)| tokens.len()));
         let keep = keep && self.config.copies_prefixes;
         if !keep {
             self.prefixes.remove(prefix);
@@ -97,6 +107,7 @@ impl Scheduler {
     fn begin_with_stored(&mut self, namespace: Namespace, hit: Hit<PrefixKey>) -> Option<Beginning> {
         let Hit { prefix: key, len, keep } = hit;
         let tokens = self.shelf.take_down(key)?;
+        let len = self.taken(len, tokens.len());
         self.outputs.push_back(Output::Shelved(Shelved::Used(key)));
         let prefix = self.next_seq();
         let mut keep = keep && self.config.copies_prefixes;

@@ -113,10 +113,14 @@ impl Scheduler {
         };
         let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
-        if self.sequences.get_mut(&seq).is_some_and(|sequence| sequence.handle_tail_draft(draft, line)) {
-            self.answered.push(seq);
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };
+        match sequence.handle_tail_draft(draft, line) {
+            Ok(may_send) => {
+                self.answered.extend(may_send.then_some(seq));
+                Ok(())
+            }
+            Err(fault) => Err(self.refuse(seq, fault)),
         }
-        Ok(())
     }
 
     fn handle_prompt(&mut self, part: PromptPart) -> Result<(), ReportFault> {

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use protocol::{End, Epoch, Fault, FaultKind, Position, Progress, Report, SeqId, StageIndex, Token};
-use protocol::{Verdict, WindowId};
+use protocol::{
+    Company, End, Epoch, Fault, FaultKind, Position, Progress, Report, SeqId, StageIndex, TailDraft,
+};
+use protocol::{Token, Verdict, WindowId};
 use scheduler::{Config, Event, Finish, Output, Refusal, Request, RequestId, Scheduler, SequenceState};
+use spec::{Source, Sources, Speculate};
 
 use crate::line::{Line, sequential};
 
@@ -64,6 +67,13 @@ fn config() -> impl Strategy<Value = Config> {
             ..Config::new(n_stages, n_slots, 32, 30)
         },
     )
+}
+
+/// The same lines; their tails are asked for drafts.
+fn drafting() -> impl Strategy<Value = Config> {
+    let sources = Sources::List(vec![Source::Mtp]);
+    let speculate = Speculate { sources, ..Speculate::off() };
+    config().prop_map(move |config| Config { speculate: speculate.clone(), ..config })
 }
 
 /// What one request heard.
@@ -291,7 +301,7 @@ proptest! {
 
     #[test]
     fn no_report_panics_or_frees_memory_that_is_in_use(
-        config in config(),
+        config in drafting(),
         moves in prop::collection::vec((step(), report()), 1..80),
     ) {
         let mut world = World::new(config.clone());
@@ -320,8 +330,12 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
     let seq = (0_u64..6).prop_map(SeqId);
     let end = prop::option::of(prop::sample::select(&[End::EndOfGeneration, End::Limit, End::Grammar][..]));
     let tokens = prop::collection::vec((-1..32_i32).prop_map(Token), 0..3);
-    let verdict = (seq.clone(), 0_u32..2, 0_u32..4, 0_u32..34, tokens, end).prop_map(
-        |(seq, epoch, window, base, tokens, ended)| {
+    let draft = (seq.clone(), 0_u32..34, tokens.clone()).prop_map(|(seq, base, tokens)| {
+        let (base, probabilities) = (Position(base), vec![0.5; tokens.len()]);
+        Report::Draft(Box::new(TailDraft { seq, base, tokens, probabilities, company: Company::Alone }))
+    });
+    let verdict = (seq.clone(), 0_u32..2, 0_u32..4, 0_u32..34, tokens, end, any::<bool>()).prop_map(
+        |(seq, epoch, window, base, tokens, ended, drafts)| {
             Report::Verdict(Box::new(Verdict {
                 seq,
                 epoch: Epoch(epoch),
@@ -332,8 +346,8 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
                 logprobs: Vec::new(),
                 mu: None,
                 timings: Vec::new(),
-                company: protocol::Company::Alone,
-                drafts: false,
+                company: Company::Alone,
+                drafts,
             }))
         },
     );
@@ -342,6 +356,7 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
     });
     let fault = prop::option::weighted(0.9, seq.clone())
         .prop_map(|seq| Report::Fault(Fault { seq, kind: FaultKind::UnknownSequence }));
-    let any = prop_oneof![4 => verdict, 4 => progress, 2 => seq.prop_map(Report::Closed), 1 => fault];
+    let any =
+        prop_oneof![4 => verdict, 4 => progress, 3 => draft, 2 => seq.prop_map(Report::Closed), 1 => fault];
     ((0_u16..4).prop_map(StageIndex), any)
 }

@@ -144,3 +144,50 @@ fn nothing_is_drafted_for_a_sequence_that_was_given_up_or_beyond_its_limit() {
     let said = short.hear(window(0, 0, 0, &[1], want(8)));
     assert_eq!(drafts(&said)[0].tokens.len(), 1);
 }
+
+/// A verdict does not wait: it is out before the engine is asked for the draft, and that is the next thing asked for.
+#[test]
+fn a_verdict_is_out_before_its_draft_is_begun_and_the_draft_before_anything_else() {
+    let mut stage = tail(2);
+    stage.core.handle_frame(window(0, 0, 0, &[1], want(3)), Duration::ZERO);
+    let call = stage.core.next_call(Duration::ZERO).expect("a window is ready");
+    let done = call.execute(&mut stage.engine);
+    stage.core.handle_frame(window(1, 0, 0, &[1], None), Duration::ZERO);
+    stage.core.complete(done, &stage.engine, Duration::ZERO);
+    let said: Vec<Output> = std::iter::from_fn(|| stage.core.poll_output()).collect();
+    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (1, 0));
+    assert!(stage.engine.wishes.is_empty(), "nothing has been drafted yet");
+    let call = stage.core.next_call(Duration::ZERO).expect("a draft was announced");
+    assert!(call.spans().is_empty(), "the other sequence's window comes after it");
+    let done = call.execute(&mut stage.engine);
+    stage.core.complete(done, &stage.engine, Duration::ZERO);
+    let said: Vec<Output> = std::iter::from_fn(|| stage.core.poll_output()).collect();
+    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (0, 1));
+    assert_eq!(verdicts(&stage.settle()).len(), 1);
+}
+
+/// A window crosses each link once and brings one verdict, whether a draft is wanted or not; and the draft crosses none.
+#[test]
+fn a_draft_takes_no_frame_between_stages() {
+    const STAGES: u32 = 3;
+    for want_draft in [None, want(3)] {
+        let toy = |index| Toy::new(index, STAGES, 1, 8, Rewind::Anywhere);
+        let mut stages: Vec<Stage> = (0..STAGES)
+            .map(|index| Stage::new(if index + 1 == STAGES { toy(index).that_drafts() } else { toy(index) }))
+            .collect();
+        let mut frames = vec![begin(0), window(0, 0, 0, &[1], want_draft.clone())];
+        for (index, stage) in stages.iter_mut().enumerate() {
+            let said: Vec<Output> = frames.drain(..).flat_map(|frame| stage.hear(frame)).collect();
+            let forwarded = said.iter().filter_map(|output| match output {
+                Output::Forward(frame) => Some(frame.clone()),
+                _ => None,
+            });
+            frames = forwarded.collect();
+            let is_tail = index + 1 == STAGES as usize;
+            assert_eq!(frames.len(), if is_tail { 0 } else { 2 }, "stage {index}");
+            assert_eq!(verdicts(&said).len(), usize::from(is_tail), "stage {index}");
+            let n_drafts = usize::from(is_tail && want_draft.is_some());
+            assert_eq!(drafts(&said).len(), n_drafts, "stage {index}");
+        }
+    }
+}

@@ -86,6 +86,19 @@ fn ready_neighbours_share_a_call() {
 }
 
 #[test]
+fn recurrent_layers_compute_one_sequence_at_a_time_on_every_stage() {
+    for index in 0..2 {
+        let mut stage = Stage::new(Toy::new(index, 2, 3, 8, Rewind::LastCall { rows: 3 }));
+        for seq in 0..3 {
+            arrive(&mut stage, [begin(seq)]);
+        }
+        arrive(&mut stage, (0..3).map(|seq| with_rows(window(seq, 0, 0, 2, false), index)));
+        stage.settle();
+        assert_eq!(stage.engine.calls.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1], "stage {index}");
+    }
+}
+
+#[test]
 fn anchors_go_before_chunks_and_chunks_before_windows_that_run_ahead() {
     let mut stage = first(3);
     arrive(&mut stage, (0..3).map(begin));
