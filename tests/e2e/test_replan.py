@@ -59,6 +59,7 @@ def test_the_rest_of_a_line_takes_over_and_gives_back(tmp_path):
         assert lost_under_streams(line, [second]) == expected
         (one,) = shared_among(line, [at for at in everybody if at not in (first, second)])
         assert one == [0, given[-1][1]], one
+        assert line.serve.line()["given_stages"] == len(given)
         # One of them is back: it is not needed where it was, and stands by for the one that has all.
         line.start(first)
         back = lambda: any(spare["state"] == "spare" for spare in line.serve.line()["spares"])

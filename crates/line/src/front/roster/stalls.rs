@@ -11,9 +11,9 @@ use protocol::{StageIndex, StageState};
 
 use super::{PeerState, Phase, Roster};
 
-/// A stage that holds its layers may take so long to get ready, or as long as a line may be silent if that is less. It has to end one call, which is stopped where the back end
-/// can, and to be linked: far below a second where nothing is wrong. Slow is not dead, so that a call of some seconds on
-/// a back end that cannot stop is waited for.
+/// A stage that holds its layers may take so long to get ready, or as long as a line may be silent if that is less. It has to
+/// end one call, which is stopped where the back end can, and to be linked: far below a second where nothing is wrong. Slow is
+/// not dead, so that a call of some seconds on a back end that cannot stop is waited for.
 pub(in crate::front) const READY_WITHIN: Duration = Duration::from_secs(10);
 
 impl Roster {
