@@ -106,3 +106,27 @@ def test_a_stage_that_is_told_to_end_hands_over_to_a_spare_and_a_second_signal_e
         first.signal(signal.SIGTERM)
         assert first.wait(30) == 0
         assert stream.ended_at is None
+
+
+def test_a_stage_whose_grace_has_run_out_ends_and_the_answer_goes_on_when_it_is_back(tmp_path):
+    (tmp_path / "models").mkdir()
+    model, cluster, port = write(tmp_path / "models/toy.gguf"), Cluster(tmp_path), free_port()
+    member = cluster.enroll("one")
+    start = lambda: stage(member, port, "--models", model.parent, "--grace", "1s")
+    front = ("--front-only", "--stage", f"127.0.0.1:{port}", "--cluster", cluster.front)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(start())
+        # So slow that an answer takes far longer than the grace.
+        serve = stack.enter_context(Serve(model, *front, "--exact", "--ctx", 512, "--link", "delay=10ms"))
+        serve.wait_ready()
+        stream = Stream(serve, 300)
+        stream.wait_end(90)
+        expected, stream = stream.text(), Stream(serve, 300)
+        stream.wait_events(4)
+        first.signal(signal.SIGTERM)
+        first.wait_line("Stopping: the front is told", 30)
+        assert first.wait(30) == 0
+        assert stream.ended_at is None, "it was not to be finished before"
+        stack.enter_context(start())
+        stream.wait_end(90)
+        assert stream.text() == expected and serve.line()["resumed"] == 1
