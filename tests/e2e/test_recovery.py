@@ -13,6 +13,7 @@ from toy import write
 
 # How long requests wait for a line here, and how soon after that they must be told.
 LIMIT_S, TOLD_S = 2, 2 if SOAK else 20
+RESTARTS = 50 if SOAK else 4
 # Slow links, so that answers take seconds, also the rest of them: four hops a token.
 SLOW = ("--link", "delay=20ms")
 ARGS = ("--exact", "--parallel", 4, "--ctx", 512, *SLOW)
@@ -68,6 +69,22 @@ def test_a_stage_that_stays_away_is_told_in_time_and_its_return_heals_the_line(m
         line.start(lost)
         serve.wait_ready()
         assert undisturbed(serve) == expected
+
+
+def test_machines_that_come_and_go_stay_one_member_each(model, tmp_path):
+    with Machines(tmp_path, model, args=ARGS) as line:
+        serve = line.serve
+        everybody = line.seated()
+        addresses = lambda: [stage["address"] for stage in serve.line()["stages"]]
+        before = addresses()
+        for turn in range(RESTARTS):
+            lost = everybody[turn % len(everybody)]
+            line.kill([lost])
+            serve.wait_reason(f"stage {everybody.index(lost)}")
+            line.start(lost)
+            serve.wait_ready()
+            assert (addresses(), line.seated(), serve.line()["spares"]) == (before, everybody, []), turn
+        assert undisturbed(serve)
 
 
 def test_a_front_that_is_killed_leaves_stages_to_the_next_one(model, tmp_path):

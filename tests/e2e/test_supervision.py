@@ -26,7 +26,7 @@ def serve():
 
 def test_a_killed_stage_is_replaced_and_streams_end_with_an_error(serve):
     expected = serve.text(PROMPT)
-    for turn in range(8 if SOAK else 3):
+    for turn in range(20 if SOAK else 3):
         pids = serve.stage_pids()
         victim = pids[1 + turn % 2]
         stream = Stream(serve, 1500)

@@ -44,7 +44,7 @@ pub(crate) fn park() -> Frame {
     Frame::new(Work::Park(Park { seq: SEQ, len: Position(1), store: None }))
 }
 
-fn with_rows(mut frame: Frame, dtype: RowDtype, width: usize, n_rows: usize) -> Frame {
+pub(crate) fn with_rows(mut frame: Frame, dtype: RowDtype, width: usize, n_rows: usize) -> Frame {
     let rows = Rows::pack(dtype, width as u32, &vec![1.0; width * n_rows]).expect("within bounds");
     frame.rows = Some(rows);
     frame

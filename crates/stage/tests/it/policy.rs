@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::{Chunk, Epoch, Frame, Hint, Position, SeqId, Token, Window, WindowId, Work};
+use protocol::{Chunk, Epoch, Frame, Hint, Position, RowDtype, SeqId, Token, Window, WindowId, Work};
 use stage::{Output, Rewind, Slot};
 
-use crate::faults::{begin, close};
+use crate::faults::{begin, close, with_rows};
 use crate::line::Stage;
-use crate::toy::Toy;
+use crate::toy::{Toy, WIDTH};
 
 fn first(n_slots: u16) -> Stage {
     Stage::new(Toy::new(0, 2, n_slots, 8, Rewind::Anywhere))
@@ -92,7 +92,10 @@ fn recurrent_layers_compute_one_sequence_at_a_time_on_every_stage() {
         for seq in 0..3 {
             arrive(&mut stage, [begin(seq)]);
         }
-        arrive(&mut stage, (0..3).map(|seq| with_rows(window(seq, 0, 0, 2, false), index)));
+        let frame = |seq| window(seq, 0, 0, 2, false);
+        let frame =
+            |seq| if index == 0 { frame(seq) } else { with_rows(frame(seq), RowDtype::F32, WIDTH, 2) };
+        arrive(&mut stage, (0..3).map(frame));
         stage.settle();
         assert_eq!(stage.engine.calls.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1], "stage {index}");
     }
