@@ -175,7 +175,7 @@ fn a_draft_takes_no_frame_between_stages() {
         let mut stages: Vec<Stage> = (0..STAGES)
             .map(|index| Stage::new(if index + 1 == STAGES { toy(index).that_drafts() } else { toy(index) }))
             .collect();
-        let mut frames = vec![begin(0), window(0, 0, 0, &[1], want_draft.clone())];
+        let mut frames = vec![begin(0), window(0, 0, 0, &[1], want_draft)];
         for (index, stage) in stages.iter_mut().enumerate() {
             let said: Vec<Output> = frames.drain(..).flat_map(|frame| stage.hear(frame)).collect();
             let forwarded = said.iter().filter_map(|output| match output {
