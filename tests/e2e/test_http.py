@@ -23,6 +23,7 @@ def test_health_ready_and_line_say_how_it_is(line):
     status = line.line()
     assert set(status) == {
         "stages",
+        "given_stages",
         "spares",
         "sequences",
         "windows_in_flight",
@@ -43,6 +44,7 @@ def test_health_ready_and_line_say_how_it_is(line):
     assert [stage["layers"][0] for stage in stages] == [0] + [stage["layers"][1] for stage in stages[:-1]]
     assert stages[-1]["layers"][1] == 30
     assert [stage["state"] for stage in stages] == ["ready"] * 3
+    assert status["given_stages"] == 3
     assert [stage["standby"] for stage in stages] == ["none"] * 3 and status["spares"] == []
     assert stages[0]["pid"] == line.pid and stages[0]["address"] == "local"
     assert sorted(stage["pid"] for stage in stages[1:]) == sorted(line.children())

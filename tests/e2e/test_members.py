@@ -63,7 +63,7 @@ def test_a_machine_does_only_what_it_was_enrolled_for(tmp_path):
         # A stage has no business to look at others; both sides say so.
         refused = complaint(seen(second, port), 1)
         assert "a membership as stage is not for one who wants to observe" in refused
-        process.wait_line(r"connection refused.*127\.0\.0\.1:\d+.*wants to observe", 10)
+        process.wait_line(r"connection refused.*wants to observe.*127\.0\.0\.1:\d+", 10)
         assert sum("connection refused" in line for line in process.lines) == 1, process.lines
 
 

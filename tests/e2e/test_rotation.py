@@ -96,7 +96,7 @@ def test_a_line_goes_on_while_its_root_is_rotated_and_who_was_away_comes_back_in
         assert "--again" in complaint(line.rotate(), 1)
         rotated_under_a_stream(line, expected, "--again", "--overlap", "0s")
         third = line.start(2, stack)
-        third.wait_line(r"WARN .*connection refused.*127\.0\.0\.1.*root was rotated.*invite this machine anew", 60)
+        third.wait_line(r"WARN .*connection refused.*root was rotated.*invite this machine anew.*127\.0\.0\.1", 60)
         # It is refused again and again, which both sides say once.
         third.wait_line("DEBUG .*connection refused.*root was rotated", 60)
         loud = [said for said in third.lines if "connection refused" in said and "WARN" in said]
