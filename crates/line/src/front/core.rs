@@ -296,7 +296,8 @@ impl Core {
         }
         if due.probe {
             self.send_probe(now);
-        } else if due.echo {
+        }
+        if due.echo {
             self.pulse.echoing(self.scheduler.echo(), now);
         }
         self.roster_changed(now);
