@@ -14,6 +14,7 @@ from collector import Collector
 from paceline import SOAK, Serve, complaint, run, wait_until
 from prompts import SEED
 from streams import assert_a_kill_changes_nothing
+from toy import UINT32
 
 TOKENS = 60
 # Of one chunk and of several.
@@ -213,3 +214,36 @@ def test_a_model_that_cannot_draft_is_refused_at_once(tmp_path):
     assert "cannot draft for itself" in said and "no block that drafts" in said, said
     said = complaint(run("serve", path, "--speculate", "suffix", "--draft-len", 2, within=20), 2)
     assert "add --speculate mtp" in said, said
+
+
+def says(name, value):
+    """Changes a key of the architecture's own."""
+    return lambda fields, shapes: fields.update({f"{fields['general.architecture'][1]}.{name}": (UINT32, value)})
+
+
+def lacks(part):
+    """Leaves out all tensors whose names hold this."""
+    return lambda fields, shapes: [shapes.pop(name) for name in list(shapes) if part in name]
+
+
+# What is wrong with a file, and what is said of it: llama.cpp would abort, or read what is not there.
+WRONG = {
+    "no tensors of the block": (lacks("nextn."), "the file does not hold them"),
+    "one of them missing": (lacks("nextn.eh_proj"), "the file does not hold them"),
+    "blocks in a chain": (says("nextn_predict_layers", 2), "2 blocks that draft"),
+    "blocks and no layer": (says("nextn_predict_layers", 99), "block_count"),
+    "a short list": (says("attention.head_count_kv", [2, 2]), "head_count_kv is 2 x U32"),
+    "a long list": (says("attention.head_count_kv", [2] * 20), "head_count_kv is 20 x U32"),
+}
+# Each with every kind of model in a soak, else with one of them.
+OF_KINDS = [(kind, wrong) for at, wrong in enumerate(WRONG) for turn, kind in enumerate(KINDS) if SOAK or at % len(KINDS) == turn]
+
+
+@pytest.mark.parametrize("kind, wrong", OF_KINDS)
+def test_a_file_that_does_not_hold_what_it_announces_is_refused_at_once(tmp_path, kind, wrong):
+    change, reason = WRONG[wrong]
+    path = write(tmp_path / "toy.gguf", kind, change)
+    for stages in (1, 2):
+        args = ("--listen", "127.0.0.1:0", "--speculate", "mtp", "--stages", stages)
+        said = complaint(run("serve", path, *args, within=20), 1)
+        assert reason in said, said
