@@ -77,7 +77,7 @@ impl Context {
     pub(crate) fn new(model: Arc<Model>, options: &ContextOptions, path: &Path) -> Result<Self, LoadError> {
         let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_DEFAULT)?;
         if options.keeps_nextn {
-            nextn::keep(context.raw, false)?;
+            nextn::keep(context.raw)?;
         }
         Ok(context)
     }
@@ -90,7 +90,7 @@ impl Context {
         path: &Path,
     ) -> Result<Self, LoadError> {
         let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_MTP)?;
-        nextn::keep(context.raw, true)?;
+        nextn::keep(context.raw)?;
         Ok(context)
     }
 
@@ -249,7 +249,7 @@ impl Context {
         Some(unsafe { std::slice::from_raw_parts(rows.as_ptr(), n_rows * width) })
     }
 
-    /// What a block that drafts has left for its own next step, of a row of the last batch that was flagged as output.
+    /// What a block that drafts has left for its own next step, of a row of the last batch.
     pub(crate) fn nextn_row(&self, row: usize, width: usize) -> Option<&[f32]> {
         let row = nextn::row(self.raw, i32::try_from(row).ok()?)?;
         // SAFETY: a non-null answer points to a row's values, which stay unchanged until the next call that computes, and
@@ -410,10 +410,11 @@ mod nextn {
         fn get_nextn_ith(ctx: *mut sys::llama_context, row: i32) -> *mut f32;
     }
 
-    /// Has a context keep hidden rows: of all rows, or of those that are outputs.
-    pub(super) fn keep(ctx: NonNull<sys::llama_context>, outputs_only: bool) -> Result<(), LoadError> {
+    /// Has a context keep the hidden rows of all rows. ("Masked", of outputs only, they would be the wrong ones wherever some
+    /// rows of a call are no outputs.)
+    pub(super) fn keep(ctx: NonNull<sys::llama_context>) -> Result<(), LoadError> {
         // SAFETY: the context is live and idle; the call sets flags that the next one reads.
-        unsafe { set_nextn(ctx.as_ptr(), true, outputs_only) };
+        unsafe { set_nextn(ctx.as_ptr(), true, false) };
         Ok(())
     }
 
@@ -436,7 +437,7 @@ mod nextn {
 
     use crate::LoadError;
 
-    pub(super) fn keep(_ctx: NonNull<sys::llama_context>, _outputs_only: bool) -> Result<(), LoadError> {
+    pub(super) fn keep(_ctx: NonNull<sys::llama_context>) -> Result<(), LoadError> {
         Err(LoadError::Config("a model's own drafts are only available on Linux and macOS".to_owned()))
     }
 

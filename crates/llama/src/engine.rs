@@ -326,7 +326,7 @@ impl Engine for LlamaEngine {
         self.was_cancelled = false;
         let n_rows = self.check_spans(spans)?;
         if let Some(nextn) = &mut self.nextn {
-            nextn.catch_up();
+            nextn.relieve();
         }
         self.context.set_embeddings(self.shape.is_tail && wants_hidden(spans));
         self.fill(spans, n_rows, input)?;
@@ -405,6 +405,12 @@ impl Engine for LlamaEngine {
         }
         let nextn = self.nextn.as_mut().ok_or_else(|| refused("to draft: it was loaded without"))?;
         nextn.draft(wishes, context)
+    }
+
+    fn tend(&mut self) {
+        if let Some(nextn) = &mut self.nextn {
+            nextn.catch_up();
+        }
     }
 
     fn save(&mut self, slot: Slot) -> Result<Vec<u8>, EngineError> {

@@ -5,13 +5,15 @@
 //! row of its predecessor. Owns: that these rows reach it, shifted by one, across calls, cuts, saved slots and guesses that
 //! were wrong; and drafting, several sequences in one call.
 //!
-//! Nothing here may disturb decoding: what the block is told is told late, at the next call or when a draft is wanted, so
-//! that no token waits for it. A slot whose rows are lost goes on with an empty memory, as at the beginning of a text.
+//! Nothing here may disturb decoding: what the block is told is told late, when a draft is wanted, in the call of its first
+//! token, or when nothing else is to be done. While nobody wants drafts that is a call for many tokens, which costs next to
+//! nothing for each. A slot whose rows are lost goes on with an empty memory, as at the beginning of a text.
 //!
 //! Of a prefix that is cut where the row before the cut is not kept any more, the block keeps one position more than the
 //! layers: if the same token comes there again, what the block has of it is right, and the layers give its row anew. So
 //! whoever wants good drafts behind a prefix lets the layers compute its last token again.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use protocol::{Position, Token};
 use stage::{Drafted, EngineError, Slot, Span, Wish};
 
 use crate::LoadError;
+use crate::batch::Batch;
 use crate::context::{Context, ContextOptions, NotComputed};
 use crate::model::Model;
 
@@ -98,9 +101,26 @@ impl Held {
         self.rows.get(at * width..(at + 1) * width)
     }
 
-    /// Drops the oldest rows but for [`KEPT`]; all of them have been told.
+    /// Positions that the block has not been told.
+    const fn owed(&self) -> Range<u32> {
+        self.told..self.len
+    }
+
+    /// What the block is told of a position that it is owed: the token there, and the row before it.
+    fn telling<'a>(&'a self, position: u32, zeros: &'a [f32]) -> (Token, &'a [f32]) {
+        let token = self.tokens[(position - self.first) as usize];
+        (token, self.before(position, zeros.len()).unwrap_or(zeros))
+    }
+
+    /// The block has been told all.
+    fn settle(&mut self) {
+        self.told = self.told.max(self.len);
+    }
+
+    /// Drops the oldest rows but for [`KEPT`] and those that have not been told.
     fn trim(&mut self, width: usize) {
-        let n = self.rows.len().saturating_sub(KEPT * width);
+        let kept = KEPT.max(self.owed().len() + 1);
+        let n = self.rows.len().saturating_sub(kept * width);
         self.rows.drain(..n);
     }
 }
@@ -148,22 +168,32 @@ impl NextN {
         }
     }
 
-    /// Tells the block whatever it has not been told. What fails costs drafts, and no more.
+    /// Tells the block whatever it has not been told.
     pub(crate) fn catch_up(&mut self) {
-        let owing: Vec<u16> = (0..self.slots.len() as u16)
-            .filter(|&slot| self.slots[usize::from(slot)].told < self.slots[usize::from(slot)].len)
-            .collect();
-        if owing.is_empty() {
+        self.catch_up_with(|_, held| !held.owed().is_empty());
+    }
+
+    /// Tells the block what it has not been told of slots that owe it more than a call's rows: that bounds what is kept.
+    pub(crate) fn relieve(&mut self) {
+        let most = self.context.max_rows();
+        self.catch_up_with(|_, held| held.owed().len() > most);
+    }
+
+    /// The same for some slots. What fails costs drafts, and no more.
+    fn catch_up_with(&mut self, which: impl Fn(u16, &Held) -> bool) {
+        let slots = (0..).zip(&self.slots).filter(|&(slot, held)| which(slot, held));
+        let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();
+        if slots.is_empty() {
             return;
         }
-        if let Err(error) = self.tell(&owing) {
+        if let Err(error) = self.tell(&slots) {
             tracing::warn!("the model's own drafts begin anew: {error}");
-            for &slot in &owing {
+            for &slot in &slots {
                 self.start_late(Slot(slot));
             }
         }
-        for held in &mut self.slots {
-            held.trim(self.width);
+        for &slot in &slots {
+            self.slots[usize::from(slot)].trim(self.width);
         }
     }
 
@@ -193,7 +223,7 @@ impl NextN {
 
     /// Appends what a slot holds here to `bytes`; nothing if llama.cpp cannot.
     pub(crate) fn save(&mut self, slot: Slot, bytes: &mut Vec<u8>) {
-        self.catch_up();
+        self.catch_up_with(|of, _| of == slot.0);
         let start = bytes.len();
         let held = &self.slots[usize::from(slot.0)];
         let n_rows = (held.rows.len() / self.width) as u32;
@@ -229,14 +259,19 @@ impl NextN {
             self.truncate(wish.slot, wish.position.0);
             self.fall_back(wish.slot);
         }
-        self.catch_up();
+        let owed = |wish: &Wish| self.slots[usize::from(wish.slot.0)].owed().len() as u32;
+        let n_told: Vec<u32> = wishes.iter().map(owed).collect();
+        let n_rows = n_told.iter().sum::<u32>() as usize + wishes.len();
+        if n_rows > self.context.max_rows() {
+            self.catch_up();
+        }
         let width = self.width;
-        let start = |wish: Wish| {
+        let start = |(wish, n_told): (Wish, u32)| {
             let held = &self.slots[usize::from(wish.slot.0)];
             let row = held.before(wish.position.0, width).map_or_else(|| vec![0.0; width], <[f32]>::to_vec);
-            Draft { token: wish.token, row, drafted: Drafted::default(), wish }
+            Draft { token: wish.token, row, drafted: Drafted { n_told, ..Drafted::default() }, wish }
         };
-        let mut drafts: Vec<Draft> = wishes.into_iter().map(start).collect();
+        let mut drafts: Vec<Draft> = wishes.into_iter().zip(n_told).map(start).collect();
         let mut result = Ok(());
         for step in 0.. {
             let mut under_way: Vec<&mut Draft> =
@@ -251,27 +286,40 @@ impl NextN {
         }
         for draft in &drafts {
             let (slot, len) = (draft.wish.slot, draft.wish.position.0);
-            if !self.context.cut(slot, len) {
+            if !self.context.cut(slot, len) || !self.slots[usize::from(slot.0)].owed().is_empty() {
                 self.start_late(slot);
             }
+            self.slots[usize::from(slot.0)].trim(width);
         }
         result.map(|()| drafts.into_iter().map(|draft| draft.drafted).collect())
     }
 
-    /// One more token for each of these.
+    /// One more token for each of these. With the first ones the block is told what it is owed: one call for both.
     fn step(&mut self, step: usize, drafts: &mut [&mut Draft]) -> Result<(), EngineError> {
+        let zeros = vec![0.0; self.width];
         let batch = self.context.batch();
         batch.clear();
+        let mut row_of = Vec::with_capacity(drafts.len());
+        let mut n_rows = 0;
         for draft in &*drafts {
+            let slot = draft.wish.slot;
+            let held = &self.slots[usize::from(slot.0)];
             let position = draft.wish.position.0 + step as u32;
-            // Every row is an output: of a call of which some are not llama.cpp gives the wrong hidden rows.
-            if !batch.push_both(draft.wish.slot, position, draft.token, &draft.row, true) {
-                return Err(failed("does not take a token and a row for the block that drafts"));
+            let owed = held.owed();
+            n_rows += owed.len();
+            for position in owed {
+                let (token, row) = held.telling(position, &zeros);
+                push(batch, slot, position, (token, row), false)?;
             }
+            push(batch, slot, position, (draft.token, &draft.row), true)?;
+            row_of.push(n_rows);
+            n_rows += 1;
         }
         self.compute()?;
         let n_vocab = self.context.model().n_tokens();
-        for (at, draft) in drafts.iter_mut().enumerate() {
+        for (&at, draft) in row_of.iter().zip(drafts) {
+            let held = &mut self.slots[usize::from(draft.wish.slot.0)];
+            held.settle();
             let logits = self.context.logits(at, n_vocab);
             let logits = logits.ok_or_else(|| failed("gives no logits of the block that drafts"))?;
             let position = draft.wish.position.plus(step + 1);
@@ -290,27 +338,20 @@ impl NextN {
     fn tell(&mut self, slots: &[u16]) -> Result<(), EngineError> {
         let zeros = vec![0.0; self.width];
         let max_rows = self.context.max_rows();
-        let owed = |&slot: &u16| {
-            let held = &self.slots[usize::from(slot)];
-            (held.told..held.len).map(move |position| (slot, position))
-        };
+        let owed = |&slot: &u16| self.slots[usize::from(slot)].owed().map(move |position| (slot, position));
         let owed: Vec<(u16, u32)> = slots.iter().flat_map(owed).collect();
         for call in owed.chunks(max_rows) {
             let batch = self.context.batch();
             batch.clear();
             for &(slot, position) in call {
-                let held = &self.slots[usize::from(slot)];
-                let token = held.tokens[(position - held.first) as usize];
-                let row = held.before(position, self.width).unwrap_or(&zeros);
-                if !batch.push_both(Slot(slot), position, token, row, false) {
-                    return Err(failed("does not take a token and a row for the block that drafts"));
-                }
+                let telling = self.slots[usize::from(slot)].telling(position, &zeros);
+                push(batch, Slot(slot), position, telling, false)?;
             }
             self.compute()?;
         }
         for &slot in slots {
             let held = &mut self.slots[usize::from(slot)];
-            held.told = held.told.max(held.len);
+            held.settle();
         }
         Ok(())
     }
@@ -358,6 +399,18 @@ fn read(bytes: &[u8], width: usize) -> Option<(Held, &[u8])> {
 
 fn words(bytes: &[u8]) -> Option<Vec<u32>> {
     bytes.chunks_exact(4).map(|word| Some(u32::from_le_bytes(word.try_into().ok()?))).collect()
+}
+
+/// A row for the block: a token and the hidden row before it.
+fn push(
+    batch: &mut Batch,
+    slot: Slot,
+    position: u32,
+    (token, row): (Token, &[f32]),
+    output: bool,
+) -> Result<(), EngineError> {
+    let taken = batch.push_both(slot, position, token, row, output);
+    taken.then_some(()).ok_or_else(|| failed("does not take a token and a row for the block that drafts"))
 }
 
 fn failed(what: &str) -> EngineError {

@@ -241,6 +241,9 @@ pub struct TailDraft {
     pub tokens: Vec<Token>,
     /// The model's own probability of each of them, 0 to 1.
     pub probabilities: Vec<f32>,
+    /// The call in which it was drafted: how long that took, and the rows of all its sequences, those included that the
+    /// blocks were told before they drafted.
+    pub timing: StageTiming,
     /// Whether it was drafted together with others; as of a verdict.
     pub company: Company,
 }

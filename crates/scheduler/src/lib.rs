@@ -33,5 +33,5 @@ pub use request::{Client, Event, Failure, Finish, Refusal, Request, RequestId, T
 pub use scheduler::{Output, Scheduler};
 pub use shelf::Shelved;
 pub use silence::Silence;
-pub use spec::{Guesses, InFlight, SourceTally, Tally};
+pub use spec::{DraftTally, Guesses, InFlight, Judged, SourceTally, Tally};
 pub use status::{Loops, SequenceState, SequenceStatus, Stats};

@@ -230,6 +230,14 @@ impl Sequence {
         }
     }
 
+    /// As [`Speculation::has_waited`].
+    pub(crate) fn has_waited(&self, now: Duration) -> Option<Duration> {
+        match &self.phase {
+            Phase::Decode(speculation) => speculation.has_waited(now),
+            Phase::Prefill { .. } | Phase::Closing { .. } => None,
+        }
+    }
+
     /// A draft of the tail's own has come; whether that may change what is sent.
     pub(crate) fn handle_tail_draft(
         &mut self,

@@ -62,9 +62,9 @@ pub use connections::ConnectionLimits;
 pub use cors::{Cors, NoOrigin};
 pub use http::router;
 pub use seam::{
-    DepthStatus, Fill, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness, SequenceStatus,
-    SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer, WindowStatus,
-    WorkStatus,
+    DepthStatus, DraftStatus, Fill, JudgedStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus,
+    Readiness, SequenceStatus, SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus,
+    Tokenizer, WindowStatus, WorkStatus,
 };
 pub use serve::{BindError, Server};
 pub use template::sandbox::{

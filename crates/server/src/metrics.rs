@@ -38,6 +38,13 @@ struct SourceLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DraftedLabels {
+    source: String,
+    /// In its draft, from 1.
+    position: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
     reason: &'static str,
 }
@@ -239,4 +246,33 @@ fn register_sources(registry: &mut Registry, line: &LineStatus) {
     }
     registry.register("source_guesses", "Guesses of a source that were sent", proposed);
     registry.register("source_accepted_guesses", "Of those, right", accepted);
+    register_drafts(registry, line);
+}
+
+/// What became of drafts that the tail made.
+fn register_drafts(registry: &mut Registry, line: &LineStatus) {
+    let (made, used) =
+        (Family::<SourceLabels, Counter>::default(), Family::<SourceLabels, Counter>::default());
+    let judged = Family::<DraftedLabels, Counter>::default();
+    let right = Family::<DraftedLabels, Counter>::default();
+    for (source, drafts) in
+        line.sources.iter().filter_map(|(source, status)| Some((source, status.drafts.as_ref()?)))
+    {
+        let labels = SourceLabels { source: source.clone() };
+        made.get_or_create(&labels).inc_by(drafts.made);
+        used.get_or_create(&labels).inc_by(drafts.used);
+        for (position, one) in (1..).zip(&drafts.by_position) {
+            let labels = DraftedLabels { source: source.clone(), position };
+            judged.get_or_create(&labels).inc_by(one.judged);
+            right.get_or_create(&labels).inc_by(one.right);
+        }
+    }
+    registry.register("drafts", "Drafts of the tail's own", made);
+    registry.register("used_drafts", "Of those, sent, at least in part", used);
+    registry.register(
+        "draft_tokens",
+        "Tokens of drafts that were judged, by their place in the draft",
+        judged,
+    );
+    registry.register("right_draft_tokens", "Of those, right", right);
 }

@@ -2,16 +2,20 @@
 //!
 //! Owns: the traits and the plain data that cross them. Does not know who implements them.
 
+mod sources;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
 use protocol::{Grammar, Pooling, StageCounters, Token};
-use scheduler::{Event, Guesses, Movement, Refusal, Request, RequestId, SharedJournal, SourceTally, Tally};
+use scheduler::{Event, Movement, Refusal, Request, RequestId, SharedJournal};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{broadcast, mpsc, watch};
+
+pub use sources::{DepthStatus, DraftStatus, JudgedStatus, SourceStatus};
 
 /// The model's vocabulary. All calls are pure and may run on several threads at once.
 pub trait Tokenizer: Send + Sync + 'static {
@@ -391,46 +395,6 @@ pub struct WindowStatus {
     pub in_flight_max: u32,
     /// Times that a verdict contradicted what had been sent.
     pub epochs: u64,
-}
-
-/// One source's guesses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct SourceStatus {
-    /// Sent.
-    pub proposed: u64,
-    /// Of those, right.
-    pub accepted: u64,
-    /// The same by how far they were ahead of what was certain when they were sent: 1 token, 2 tokens and so on; the
-    /// sixteenth entry holds all that were further. Ends with the last distance that has any.
-    pub by_depth: Vec<DepthStatus>,
-}
-
-/// Guesses of one distance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct DepthStatus {
-    /// Sent.
-    pub proposed: u64,
-    /// Of those, right.
-    pub accepted: u64,
-}
-
-impl SourceStatus {
-    /// Every source of a tally, by name.
-    #[must_use]
-    pub fn all(tally: &Tally) -> BTreeMap<String, Self> {
-        tally.sources().map(|source| (source.name.to_owned(), Self::of(source))).collect()
-    }
-
-    fn of(source: &SourceTally) -> Self {
-        let n_depths = source.depths.iter().rposition(|depth| depth.proposed > 0).map_or(0, |last| last + 1);
-        let depth =
-            |guesses: &Guesses| DepthStatus { proposed: guesses.proposed, accepted: guesses.accepted };
-        Self {
-            proposed: source.guesses.proposed,
-            accepted: source.guesses.accepted,
-            by_depth: source.depths[..n_depths].iter().map(depth).collect(),
-        }
-    }
 }
 
 /// `part` in `whole`, 0 to 1; 0 of nothing.

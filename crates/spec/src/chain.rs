@@ -3,11 +3,11 @@
 //! Owns: whom to ask, and the score of every source on every committed token, sent or not. A source that says nothing
 //! (yet) is passed over; where its guesses end, the others go on.
 
-use protocol::{Epoch, Position, Token};
+use protocol::{Epoch, Position, StageTiming, Token};
 
 use crate::agreement::Agreement;
 use crate::proposer::{Answer, Ask, Block, Draft, Proposer, Trust};
-use crate::tally::{MAX_SOURCES, Tally};
+use crate::tally::{DraftTally, MAX_SOURCES, Tally};
 
 /// Who goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,13 @@ impl Chain {
             }
             link.source.commit(committed);
         }
+        self.note_drafts();
+    }
+
+    /// A guess was sent, so far ahead.
+    pub(crate) fn sent(&mut self, tag: Tag, depth: usize) {
+        self.tally.sent(tag.source, depth);
+        self.links[tag.source].source.sent(1);
     }
 
     /// A guess that was sent has been judged. `committed` are the tokens before it.
@@ -117,12 +124,23 @@ impl Chain {
         epoch: Epoch,
         n: usize,
     ) -> Vec<Guess> {
+        self.propose_but(None, text, (n_committed, epoch), n)
+    }
+
+    /// The same without one of the sources.
+    pub(crate) fn propose_but(
+        &mut self,
+        but: Option<usize>,
+        text: &mut Vec<Token>,
+        (n_committed, epoch): (usize, Epoch),
+        n: usize,
+    ) -> Vec<Guess> {
         let n_sent = text.len();
         self.waits = false;
         let mut guesses = Vec::new();
         while guesses.len() < n {
             let ask = Ask { tokens: text, n_committed, n_sent, epoch };
-            let Some((source, block)) = self.ask(&ask, n - guesses.len()) else { break };
+            let Some((source, block)) = self.ask(&ask, n - guesses.len(), but) else { break };
             text.extend(&block.tokens);
             guesses.extend(
                 block
@@ -152,28 +170,56 @@ impl Chain {
         self.waits
     }
 
-    /// Tokens that the tail shall draft behind the next verdict.
-    pub(crate) fn wants(&self) -> u8 {
-        self.links.iter().filter(|link| !link.is_muted).map(|link| link.source.wants()).max().unwrap_or(0)
+    /// Tokens that the tail shall draft behind the next verdict, where one more has to come true with the probability `worth`
+    /// at least.
+    pub(crate) fn wants(&self, worth: f64) -> u8 {
+        self.links
+            .iter()
+            .filter(|link| !link.is_muted)
+            .map(|link| link.source.wants(worth))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The source that the tail drafts for, if there is one.
+    pub(crate) fn drafted_by_tail(&self) -> Option<usize> {
+        self.links.iter().position(|link| link.source.drafts().is_some())
     }
 
     /// The tail has announced a draft that begins there.
     pub(crate) fn promise(&mut self, base: Position) {
         self.links
             .iter_mut()
-            .filter(|link| link.source.wants() > 0)
+            .filter(|link| link.source.drafts().is_some())
             .for_each(|link| link.source.promise(base));
     }
 
     /// A draft for the source of that name has come; whether there is such a source.
     pub(crate) fn handle_draft(&mut self, name: &str, draft: Draft) -> bool {
-        let link = self.links.iter_mut().find(|link| link.source.name() == name);
-        link.map(|link| link.source.handle_draft(draft)).is_some()
+        let Some(at) = self.links.iter().position(|link| link.source.name() == name) else { return false };
+        self.links[at].source.handle_draft(draft);
+        true
     }
 
-    fn ask(&mut self, ask: &Ask<'_>, n: usize) -> Option<(usize, Block)> {
+    /// A draft of the tail's own has come for that source.
+    pub(crate) fn handle_tail_draft(&mut self, source: usize, draft: Draft, timing: &StageTiming) {
+        self.links[source].source.handle_draft(draft);
+        self.tally.source(source).drafts.time_us += u64::from(timing.compute_us);
+        self.note_drafts();
+    }
+
+    fn note_drafts(&mut self) {
+        for (i, link) in self.links.iter().enumerate() {
+            if let Some(drafts) = link.source.drafts() {
+                let known = &mut self.tally.source(i).drafts;
+                *known = DraftTally { time_us: known.time_us, ..*drafts };
+            }
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, n: usize, but: Option<usize>) -> Option<(usize, Block)> {
         let mut best: Option<(f64, usize, Block)> = None;
-        for source in 0..self.links.len() {
+        for source in (0..self.links.len()).filter(|&source| Some(source) != but) {
             let Some(block) = self.ask_one(source, ask, n) else {
                 self.waits |= self.links[source].promises && ask.tokens.len() == ask.n_sent;
                 continue;
@@ -239,7 +285,9 @@ pub(crate) fn trust_of(block: &Block, at: usize) -> Trust {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mtp::Mtp;
     use crate::proposer::{Prior, RUNS};
+    use crate::suffix::Suffix;
 
     /// Always says the same.
     #[derive(Debug)]
@@ -298,5 +346,45 @@ mod tests {
         for order in [Order::Given, Order::Best] {
             assert_eq!(proposed(order), [3, 3, 3], "{order:?}");
         }
+    }
+
+    const TEXT: [Token; 6] = [Token(3), Token(4), Token(5), Token(6), Token(1), Token(2)];
+
+    /// After [`TEXT`] the tail has drafted 3, 4.
+    fn with_a_draft(order: Order, others: Vec<Box<dyn Proposer>>) -> Chain {
+        let mut sources: Vec<Box<dyn Proposer>> = vec![Box::new(Mtp::new(None))];
+        sources.extend(others);
+        let mut chain = Chain::new(sources, order, 100, &TEXT);
+        let base = Position(TEXT.len() as u32);
+        chain.promise(base);
+        said(&mut chain, 5);
+        assert!(chain.waits());
+        let block = Block { tokens: vec![Token(3), Token(4)], run: 0, probabilities: vec![0.9, 0.8] };
+        let source = chain.drafted_by_tail().expect("it has the source");
+        chain.handle_tail_draft(source, Draft { epoch: Epoch(0), base, block }, &StageTiming::default());
+        chain
+    }
+
+    /// Tokens behind [`TEXT`], and who said them.
+    fn said(chain: &mut Chain, n: usize) -> Vec<(i32, usize)> {
+        let guesses = chain.propose(&mut TEXT.to_vec(), TEXT.len(), Epoch(0), n);
+        guesses.iter().map(|guess| (guess.token.0, guess.tag.source)).collect()
+    }
+
+    #[test]
+    fn a_draft_of_the_tail_goes_first_and_what_knows_the_text_goes_on_behind_it() {
+        for order in [Order::Given, Order::Best] {
+            let mut chain = with_a_draft(order, vec![Box::new(Suffix::new())]);
+            assert_eq!(said(&mut chain, 4), [(3, 0), (4, 0), (5, 1), (6, 1)], "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_draft_that_cannot_come_true_is_neither_sent_nor_waited_for() {
+        let mut chain = with_a_draft(Order::Given, vec![Box::new(Below(3)), Box::new(Says("tame", vec![2]))]);
+        assert_eq!(said(&mut chain, 1), [(2, 2)]);
+        assert!(!chain.waits());
+        let mut chain = with_a_draft(Order::Given, vec![Box::new(Below(4))]);
+        assert_eq!(said(&mut chain, 4), [(3, 0)], "only its second token is wrong");
     }
 }

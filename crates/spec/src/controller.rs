@@ -148,19 +148,34 @@ impl Controller {
         self.depths[self.depths.len() - 1]
     }
 
+    /// Guesses in flight at most, as far as a draft can have so many.
+    pub(crate) fn most_guesses(&self) -> u8 {
+        let rows = self.widths[self.widths.len() - 1] * self.max_depth();
+        u8::try_from(rows - 1).unwrap_or(u8::MAX)
+    }
+
     /// The best choice for what lies ahead.
     pub(crate) fn plan(&self, outlook: &Outlook, pace: &Pace, n_live: u32) -> Plan {
-        if let Some(only) = self.only() {
-            return only;
-        }
+        self.only().unwrap_or_else(|| self.best(outlook, pace, n_live).0)
+    }
+
+    /// The same, and what it should bring.
+    pub(crate) fn best(&self, outlook: &Outlook, pace: &Pace, n_live: u32) -> (Plan, Yield) {
         let may_be_plain = self.may_be_plain();
-        let cautious = Plan { width: self.widths[0], depth: self.depths[0] };
+        let (width, depth) = (self.widths[0], self.depths[0]);
+        let cautious = || {
+            let found = match may_be_plain {
+                true => plain(pace, n_live),
+                false => Windows::new(outlook, pace, width).in_flight(depth, n_live),
+            };
+            (Plan { width, depth }, found)
+        };
         if outlook.is_empty() || !pace.is_known() || self.is_pausing() {
-            return cautious;
+            return cautious();
         }
         let is_full = is_full(pace, n_live);
         if is_full && self.waste.share() > SEEN_WASTE {
-            return cautious;
+            return cautious();
         }
         let yields: Vec<_> = self
             .widths
@@ -175,12 +190,12 @@ impl Controller {
         let crowd = if is_full { f64::from(n_live) / pace.n_stages().max(1) as f64 } else { 0.0 };
         let advantage = ADVANTAGE + CROWD_ADVANTAGE * crowd;
         if may_be_plain && best < advantage * plain(pace, n_live).rate {
-            return cautious;
+            return cautious();
         }
         let nearly = yields.into_iter().filter(|(_, found)| found.rate >= NEARLY * best);
         let least =
             nearly.min_by(|(_, a), (_, b)| a.waste.total_cmp(&b.waste).then(b.rate.total_cmp(&a.rate)));
-        least.map_or(cautious, |((width, depth), _)| Plan { width, depth })
+        least.map_or_else(cautious, |((width, depth), found)| (Plan { width, depth }, found))
     }
 
     /// Of the rows sent, so many have become tokens, and so many were or will be computed for nothing.
@@ -219,7 +234,8 @@ impl Controller {
         self.may_be_plain() && self.pause > 0
     }
 
-    fn may_be_plain(&self) -> bool {
+    /// Whether the caller leaves it open that nothing is guessed.
+    pub(crate) fn may_be_plain(&self) -> bool {
         self.widths[0] == 1 && self.depths[0] == 1
     }
 }

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod asking;
 mod chain;
 mod controller;
 mod depth;
+mod draft_time;
 mod drafted;
 mod fault;
 mod filler;
@@ -21,6 +23,7 @@ mod plan;
 mod predicted;
 mod proposer;
 mod speculation;
+mod staircase;
 mod strategy;
 mod suffix;
 mod tally;
@@ -40,5 +43,5 @@ pub use proposer::{Answer, Ask, Block, Draft, Prior, Proposer, RUNS, Trust};
 pub use speculation::{Answered, InFlight, Line, Speculation, Start, TextChange};
 pub use strategy::{Source, Sources, SourcesError, Speculate};
 pub use suffix::Suffix;
-pub use tally::{DEPTHS, Guesses, MAX_SOURCES, SourceTally, Tally};
+pub use tally::{DEPTHS, DraftTally, Guesses, Judged, MAX_SOURCES, SourceTally, Tally};
 pub use unigram::Unigram;

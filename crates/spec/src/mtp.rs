@@ -4,12 +4,13 @@
 //! come. It continues committed tokens only; whatever was committed or sent since then either agrees with it or makes it
 //! useless. A late draft therefore never changes what was sent, only what may be sent next.
 //!
-//! How many tokens are worth drafting is learned from how far drafts have come true.
+//! How many tokens are worth drafting is learned from how far drafts have come true, and from what a token costs.
 
 use protocol::{Position, Token, limits};
 
 use crate::chain::trust_of;
 use crate::proposer::{Answer, Ask, Block, Draft, Prior, Proposer, RUNS, Trust};
+use crate::tally::DraftTally;
 
 /// Tokens in a draft at most, whatever is asked for.
 pub const MAX_DRAFT: u8 = limits::MAX_DRAFT;
@@ -18,8 +19,6 @@ pub const USUAL_DRAFT: u8 = 4;
 
 /// A draft comes with probabilities; without them a model's own next token is right about three times in four.
 const PRIOR: Prior = [0.3; RUNS.len() + 1];
-/// A token is drafted if it, and all before it, come true with this probability: it costs a step of the block and a row.
-const WORTH: f64 = 0.25;
 /// What is expected of each token, given that those before it are right, before anything was measured.
 const AT_FIRST: f64 = 0.7;
 /// How fast that is learned: about the last thirty drafts matter.
@@ -40,6 +39,9 @@ pub struct Mtp {
     right: usize,
     /// The share of tokens that come true, by how many of the draft come before them.
     agreement: [f64; USUAL_DRAFT as usize],
+    drafts: DraftTally,
+    /// Whether anything of the last draft was sent.
+    is_used: bool,
 }
 
 impl Mtp {
@@ -55,6 +57,8 @@ impl Mtp {
             held: None,
             right: 0,
             agreement: [AT_FIRST; USUAL_DRAFT as usize],
+            drafts: DraftTally::default(),
+            is_used: false,
         }
     }
 
@@ -62,6 +66,13 @@ impl Mtp {
     fn learn(&mut self, was_right: bool) {
         if let Some(share) = self.agreement.get_mut(self.right) {
             *share += LEARN * (f64::from(u8::from(was_right)) - *share);
+        }
+        // Behind a wrong one all are wrong.
+        let n_drafted = self.held.as_ref().map_or(0, |draft| draft.block.tokens.len());
+        let end = if was_right { self.right + 1 } else { n_drafted };
+        for position in self.drafts.positions.iter_mut().take(end).skip(self.right) {
+            position.judged += 1;
+            position.right += u64::from(was_right);
         }
     }
 }
@@ -120,20 +131,31 @@ impl Proposer for Mtp {
         match guesses {
             Some(block) => Answer::Guesses(block),
             None if self.promised.is_some_and(|base| base.0 as usize == ask.tokens.len()) => Answer::Promised,
-            None => Answer::NotYet,
+            // The next draft is asked for with the window behind this one's last token, so none is on its way.
+            None => Answer::Nothing,
         }
     }
 
-    fn wants(&self) -> u8 {
+    fn wants(&self, worth: f64) -> u8 {
         if let Some(n) = self.fixed {
             return n;
         }
         let mut alive = 1.0;
         let worth = self.agreement.iter().take_while(|&&share| {
             alive *= share;
-            alive >= WORTH
+            alive >= worth
         });
         (worth.count() as u8).max(1)
+    }
+
+    fn sent(&mut self, n: usize) {
+        if n > 0 && !std::mem::replace(&mut self.is_used, true) {
+            self.drafts.used += 1;
+        }
+    }
+
+    fn drafts(&self) -> Option<&DraftTally> {
+        Some(&self.drafts)
     }
 
     fn promise(&mut self, base: Position) {
@@ -146,6 +168,8 @@ impl Proposer for Mtp {
                 *share += FADE * (AT_FIRST - *share);
             }
             self.right = 0;
+            self.is_used = false;
+            self.drafts.made += u64::from(!draft.block.tokens.is_empty());
             self.held = Some(draft).filter(|draft| !draft.block.tokens.is_empty());
         }
     }
@@ -213,25 +237,29 @@ mod tests {
     #[test]
     fn drafts_are_as_long_as_pays() {
         let mut source = Mtp::new(None);
-        let first = source.wants();
+        let first = source.wants(0.25);
         let go = |right: usize, source: &mut Mtp| {
             for _ in 0..60 {
                 let mut text = tokens(&[1, 2]);
                 source.promise(Position(2));
-                source.handle_draft(draft(2, &[3, 4, 5, 6][..usize::from(source.wants())]));
+                source.handle_draft(draft(2, &[3, 4, 5, 6][..usize::from(source.wants(0.25))]));
                 for i in 0..4 {
                     text.push(Token(if i < right { 3 + i as i32 } else { 99 }));
                     source.commit(&text);
                 }
             }
-            source.wants()
+            source.wants(0.25)
         };
         assert_eq!(go(4, &mut source), 4);
         assert_eq!(go(2, &mut source), 2);
         assert_eq!(go(0, &mut source), 1);
         assert_eq!(go(4, &mut source), 4, "and longer ones are tried again");
         assert!((2..=4).contains(&first), "{first}");
-        assert_eq!(Mtp::new(Some(3)).wants(), 3);
-        assert_eq!(Mtp::new(Some(200)).wants(), MAX_DRAFT);
+        assert!(
+            source.wants(0.999) < 4 && source.wants(0.01) == USUAL_DRAFT,
+            "where tokens cost more, fewer pay"
+        );
+        assert_eq!(Mtp::new(Some(3)).wants(0.9), 3);
+        assert_eq!(Mtp::new(Some(200)).wants(0.9), MAX_DRAFT);
     }
 }

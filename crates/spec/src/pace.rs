@@ -14,26 +14,25 @@ use protocol::StageTiming;
 
 use crate::controller::MAX_WIDTH;
 use crate::depth::Depth;
+use crate::draft_time::DraftTime;
 use crate::plan::WIDTHS;
+use crate::staircase::Staircase;
 
-/// Row counts whose time is kept apart. A call's time over its rows is a staircase, so a formula would not do.
-const ROWS: [u32; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024];
-/// A row more costs this share of a call with one row, as long as nothing wider was measured: between a GPU's (a few
-/// percent) and a CPU's (most of it), so that a width that pays on either is tried at all.
-const PRIOR_ROW: f64 = 0.25;
 /// Weight of a new measurement.
-const NEW: f64 = 0.2;
+pub(crate) const NEW: f64 = 0.2;
 /// A single measurement changes an estimate at most by this factor: one call that the operating system disturbed must
 /// not put a width out of use.
 const MOST_CHANGE: f64 = 3.0;
-/// What is not measured again is believed less with each call, so that a width given up after a bad hour is tried
-/// again: half after some 350 calls.
-const FADE: f64 = 0.998;
-/// What is believed less than this counts as never measured.
-const FORGOTTEN: f64 = 0.05;
 /// What company costs is believed less with each window that had none: guessing that did not pay on a shared machine is
 /// tried again: after some 1,400 tokens half of what it cost then is forgotten.
 const RELAX: f64 = 0.9995;
+
+/// Windows of guesses after which one row is to be measured again: what guessing brings is compared with that. One in so many
+/// without guesses costs about a percent.
+const STALE: u32 = 64;
+/// As long as it was measured less than [`FEW`] times, which the first calls of a process may well distort, more often.
+const FEW: u32 = 16;
+const STALE_AT_FIRST: u32 = 4;
 
 /// Chunks that begin deeper in a prompt than this say what depth costs; the others, what their rows do.
 const SHALLOW: u32 = 256;
@@ -48,6 +47,11 @@ pub struct Pace {
     links: Option<f64>,
     /// What they take longer when other windows are under way; not below 0.
     detour: f64,
+    /// Windows of one row that had no company, as far as they are counted, and those of more rows since the last of them.
+    n_plain: u32,
+    n_wider: u32,
+    /// What drafts of the tail's own cost.
+    drafts: DraftTime,
 }
 
 /// The same line with several windows under way.
@@ -62,20 +66,6 @@ struct StagePace {
     stretch: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Step {
-    /// Of the calls measured, on average: they may have had fewer than the step's.
-    rows: f64,
-    seconds: f64,
-    /// 0 for never measured, 1 for just now.
-    belief: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Staircase {
-    steps: [Step; ROWS.len()],
-}
-
 impl Pace {
     /// A line of which nothing is known.
     #[must_use]
@@ -86,6 +76,9 @@ impl Pace {
             depth: Depth::default(),
             links: None,
             detour: 0.0,
+            n_plain: 0,
+            n_wider: 0,
+            drafts: DraftTime::default(),
         }
     }
 
@@ -105,6 +98,14 @@ impl Pace {
                 stage.alone.observe(timing);
                 stage.stretch = 1.0 + RELAX * (stage.stretch - 1.0);
             }
+        }
+        match timings.first() {
+            Some(timing) if !in_company && timing.batch_rows == 1 => {
+                self.n_plain = self.n_plain.saturating_add(1);
+                self.n_wider = 0;
+            }
+            Some(_) if !in_company => self.n_wider = self.n_wider.saturating_add(1),
+            _ => {}
         }
         let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
         let links = (under_way.as_secs_f64() - inside).max(0.0);
@@ -145,6 +146,27 @@ impl Pace {
         }
     }
 
+    /// What the tail measured on a draft of `n_tokens`, and how long after its verdict it was heard of if nothing else was
+    /// under way.
+    pub fn observe_draft(&mut self, n_tokens: usize, timing: &StageTiming, waited: Option<Duration>) {
+        self.drafts.observe(n_tokens, timing, waited);
+    }
+
+    /// Time from a verdict until a draft of `n_tokens` behind it is heard of; 0 before it is known.
+    #[must_use]
+    pub fn draft_time(&self, n_tokens: usize) -> f64 {
+        self.drafts.of(n_tokens)
+    }
+
+    /// Time that one token more takes in a draft and in its window.
+    #[must_use]
+    pub fn drafted_token_time(&self) -> f64 {
+        // Over a step of the staircase: rows are not equally dear.
+        const ROWS: u32 = 4;
+        let rows = self.inside(1 + ROWS) - self.inside(1);
+        self.drafts.of_one_more() + rows.max(0.0) / f64::from(ROWS)
+    }
+
     /// Time of a chunk of `n_rows` that begins at `base`, in the slowest stage, beside others.
     #[must_use]
     pub fn chunk_time(&self, n_rows: u32, base: u32) -> f64 {
@@ -155,6 +177,13 @@ impl Pace {
     #[must_use]
     pub fn knows_depth(&self, n_rows: u32) -> bool {
         self.depth.knows(n_rows)
+    }
+
+    /// Whether it is long since one row went round an idle line, or has seldom done so: then it is time for a window without
+    /// guesses.
+    #[must_use]
+    pub const fn is_plain_stale(&self) -> bool {
+        self.n_wider >= if self.n_plain < FEW { STALE_AT_FIRST } else { STALE }
     }
 
     /// Whether anything went round the line yet.
@@ -249,82 +278,16 @@ impl StagePace {
     }
 }
 
-impl Staircase {
-    fn observe(&mut self, timing: &StageTiming) {
-        let (n_rows, seconds) = (timing.batch_rows, seconds(timing.compute_us));
-        let step = self.fade_but(n_rows);
-        if step.belief > FORGOTTEN {
-            step.seconds = change(step.seconds, seconds);
-            step.rows += NEW * (f64::from(n_rows) - step.rows);
-        } else {
-            (step.seconds, step.rows) = (seconds, f64::from(n_rows));
-        }
-        step.belief = 1.0;
-    }
-
-    /// A step that is known holds: calls of its width are being made.
-    fn confirm(&mut self, n_rows: u32) {
-        self.fade_but(n_rows).belief = 1.0;
-    }
-
-    /// The step of a call; all others are believed less. The time of one row is what everything else is compared with:
-    /// it is never forgotten.
-    fn fade_but(&mut self, n_rows: u32) -> &mut Step {
-        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
-        for (i, step) in self.steps.iter_mut().enumerate().skip(1) {
-            step.belief *= if i == at { 1.0 } else { FADE };
-        }
-        &mut self.steps[at]
-    }
-
-    fn knows(&self, n_rows: u32) -> bool {
-        let step = ROWS.iter().position(|&rows| n_rows <= rows);
-        step.is_some_and(|at| self.steps[at].belief > FORGOTTEN)
-    }
-
-    /// A call with `n_rows`: what was measured, as far as that is believed, and else what its neighbours suggest.
-    fn time(&self, n_rows: u32) -> f64 {
-        let at = ROWS.iter().position(|&rows| n_rows <= rows).unwrap_or(ROWS.len() - 1);
-        let Step { seconds, mut belief, .. } = self.steps[at];
-        if belief <= FORGOTTEN {
-            belief = 0.0;
-        }
-        let guessed = if belief < 1.0 { self.between(at, f64::from(n_rows)) } else { seconds };
-        belief * seconds + (1.0 - belief) * guessed
-    }
-
-    /// What the measured steps on either side suggest for a call with so many rows. A wider call counts as if it had
-    /// filled its step: a width that seems cheaper than it is will be tried and measured, one that seems dearer would
-    /// not.
-    fn between(&self, at: usize, rows: f64) -> f64 {
-        let known = |i: &usize| self.steps[*i].belief > FORGOTTEN;
-        let below = (0..at).rev().find(known).map(|i| self.steps[i]);
-        let above = (at + 1..ROWS.len()).find(known).map(|i| (f64::from(ROWS[i]), self.steps[i].seconds));
-        let by_prior = |seconds: f64, measured: f64| {
-            seconds * (1.0 + PRIOR_ROW * (rows - 1.0)) / (1.0 + PRIOR_ROW * (measured - 1.0))
-        };
-        match (below, above) {
-            (Some(low), Some((high_rows, high))) => {
-                let share = (rows - low.rows) / (high_rows - low.rows);
-                low.seconds + (high - low.seconds).max(0.0) * share
-            }
-            (Some(low), None) => by_prior(low.seconds, low.rows),
-            (None, Some((high_rows, high))) => by_prior(high, high_rows),
-            (None, None) => self.steps[at].seconds,
-        }
-    }
-}
-
 /// Positions that a chunk's rows look back at on average.
 fn middle(base: u32, n_rows: u32) -> f64 {
     f64::from(base) + f64::from(n_rows) / 2.0
 }
 
-fn seconds(micros: u32) -> f64 {
+pub(crate) fn seconds(micros: u32) -> f64 {
     f64::from(micros) / 1e6
 }
 
-fn change(before: f64, new: f64) -> f64 {
+pub(crate) fn change(before: f64, new: f64) -> f64 {
     moved(before, new, NEW)
 }
 
@@ -353,6 +316,26 @@ mod tests {
         pace.observe(&[timing(1, 5000), timing(1, 3000)], Duration::from_millis(49), false);
         assert!(close(pace.loop_time(1), 0.048), "40 ms on links, 8 in stages, 1 waiting");
         assert!(close(pace.slowest(1), 0.005));
+    }
+
+    #[test]
+    fn what_all_is_compared_with_is_measured_now_and_then() {
+        let mut pace = Pace::new(1);
+        let wide = |pace: &mut Pace, n| {
+            (0..n).for_each(|_| pace.observe(&[timing(4, 2000)], Duration::from_millis(9), false));
+        };
+        wide(&mut pace, STALE_AT_FIRST - 1);
+        assert!(!pace.is_plain_stale());
+        wide(&mut pace, 1);
+        assert!(pace.is_plain_stale());
+        (0..FEW).for_each(|_| pace.observe(&[timing(1, 1000)], Duration::from_millis(8), false));
+        wide(&mut pace, STALE - 1);
+        assert!(!pace.is_plain_stale());
+        pace.observe(&[timing(1, 1000)], Duration::from_millis(8), true);
+        wide(&mut pace, 1);
+        assert!(pace.is_plain_stale(), "what has company is not measured");
+        pace.observe(&[timing(1, 1000)], Duration::from_millis(8), false);
+        assert!(!pace.is_plain_stale());
     }
 
     #[test]

@@ -75,8 +75,17 @@ impl Outlook {
 pub(crate) struct Yield {
     /// Committed tokens per second.
     pub(crate) rate: f64,
+    /// Of them, as many until a guess is wrong or there are no more.
+    pub(crate) tokens: f64,
     /// Share of the rows computed for nothing.
     pub(crate) waste: f64,
+}
+
+impl Yield {
+    /// The same if it begins only after so many seconds each time.
+    pub(crate) fn after(self, seconds: f64) -> Self {
+        Self { rate: self.tokens / (self.tokens / self.rate + seconds), ..self }
+    }
 }
 
 /// The yield of plain decoding with `n_live` sequences on the line.
@@ -89,7 +98,7 @@ pub(crate) fn plain(pace: &Pace, n_live: u32) -> Yield {
             alone.among(f64::from(n_live) / f64::from(shared))
         })
         .fold(f64::INFINITY, f64::min);
-    Yield { rate: 1.0 / seconds.max(f64::MIN_POSITIVE), waste: 0.0 }
+    Yield { rate: 1.0 / seconds.max(f64::MIN_POSITIVE), tokens: 1.0, waste: 0.0 }
 }
 
 /// Of a window.
@@ -219,7 +228,7 @@ impl<'a> Windows<'a> {
         let bursts = 1.0 + (windows - 1.0) / f64::from(depth);
         let alone = Alone { seconds, bursts, inside, work: slowest * (windows + stale) };
         let seconds = alone.among(f64::from(n_live));
-        Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), waste: (1.0 - tokens / rows).max(0.0) }
+        Yield { rate: tokens / seconds.max(f64::MIN_POSITIVE), tokens, waste: (1.0 - tokens / rows).max(0.0) }
     }
 }
 
@@ -274,7 +283,7 @@ mod tests {
     fn no_guess_is_plain_decoding_whatever_the_depth() {
         let pace = pace(|_| 5000);
         let none = Outlook::new([], false);
-        let Yield { rate, waste } = guessing(&none, &pace, (1, 8), 1);
+        let Yield { rate, waste, .. } = guessing(&none, &pace, (1, 8), 1);
         assert!((rate / plain(&pace, 1).rate - 1.0).abs() < 1e-9 && waste == 0.0);
     }
 

@@ -8,6 +8,8 @@ use std::fmt;
 
 use protocol::{Epoch, Position, Token};
 
+use crate::tally::DraftTally;
+
 /// What a sequence has so far, when it asks for guesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -107,9 +109,21 @@ pub trait Proposer: fmt::Debug + Send {
         guesses.len()
     }
 
-    /// How many tokens the tail shall draft for it behind the next verdict; 0 for none.
-    fn wants(&self) -> u8 {
+    /// How many tokens the tail shall draft for it behind the next verdict; 0 for none. One more is worth its time if it
+    /// comes true with the probability `worth` at least.
+    fn wants(&self, worth: f64) -> u8 {
+        let _ = worth;
         0
+    }
+
+    /// So many of its guesses have been sent.
+    fn sent(&mut self, n: usize) {
+        let _ = n;
+    }
+
+    /// What has become of the drafts that the tail made for it; none if it makes none for it.
+    fn drafts(&self) -> Option<&DraftTally> {
+        None
     }
 
     /// The tail has announced a draft of what follows the last committed token; `base` is the position behind that.

@@ -3,30 +3,23 @@
 //! Owns: when a window leaves and what is in it, and what each verdict teaches. Plain decoding is the same path without
 //! sources. Knows of other sequences only how many there are.
 
+mod choosing;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::{End, Epoch, Position, TailDraft, Token, Verdict, WantDraft, Window, WindowId};
+use protocol::{End, Epoch, Position, TailDraft, Token, Verdict, Window, WindowId};
 
-use crate::chain::{Chain, Guess, Tag};
+use crate::asking::Asking;
+use crate::chain::{Chain, Tag};
 use crate::controller::{Controller, MAX_DEPTH, Plan};
 use crate::fault::{DraftFault, VerdictFault};
-use crate::mtp::Mtp;
 use crate::pace::Pace;
 use crate::pipeline::{Commit, Pipeline, Setup, Stats};
-use crate::plan::{Outlook, plain};
+use crate::plan::plain;
 use crate::proposer::{Block, Draft, Proposer};
 use crate::strategy::Speculate;
 use crate::tally::Tally;
-
-/// Guesses looked at to choose a width and a depth. Where there are as many, more of the kind are expected.
-const HORIZON: usize = 64;
-
-/// Windows without a guess, one after the other, that ask for drafts all the same: what the first ones are worth is learned
-/// from them.
-const TRIES: u32 = 16;
-/// Afterwards one in so many windows asks.
-const REST: u32 = 96;
 
 /// A verdict that takes longer than so many loops has waited for something that guessing has no part in.
 const MOST_LOOPS: f64 = 4.0;
@@ -124,8 +117,8 @@ pub struct Speculation {
     in_flight: InFlight,
     /// Until when `in_flight` counts.
     counted: Duration,
-    /// Windows sent without a guess since the last one that had any.
-    unused: u32,
+    /// Whether the tail is asked for drafts.
+    asking: Asking,
 }
 
 /// A window under way.
@@ -163,7 +156,7 @@ impl Speculation {
             waiting_since: Duration::ZERO,
             in_flight: InFlight::default(),
             counted: Duration::ZERO,
-            unused: 0,
+            asking: Asking::new(),
         }
     }
 
@@ -210,11 +203,11 @@ impl Speculation {
         let before = self.pipeline.optimistic().len();
         let window = self.pipeline.next_window(self.plan.width as usize, &tokens);
         let mut window = window.expect("the chain gives out tokens of the vocabulary only")?;
-        window.want_draft = self.want_draft(n_live, next);
+        window.want_draft = self.want_draft(line.pace, n_live, next);
         let n_guesses = self.pipeline.optimistic().len() - before;
         for (i, guess) in guesses.into_iter().take(n_guesses).enumerate() {
             let depth = depth + i + 1;
-            self.chain.tally.sent(guess.tag.source, depth);
+            self.chain.sent(guess.tag, depth);
             self.tags.push_back((guess.tag, depth));
         }
         if n_live == 0 {
@@ -288,12 +281,12 @@ impl Speculation {
         is_known
     }
 
-    /// A draft of the tail's own has come. Whether more may be sent now.
+    /// A draft of the tail's own has come. Whether more may be sent now. What it is worth decides whether more are asked for.
     ///
     /// # Errors
     /// If it is not the one that was announced, or not what was asked for; nothing has changed then.
     pub fn handle_tail_draft(&mut self, draft: TailDraft, line: Line<'_>) -> Result<bool, DraftFault> {
-        let TailDraft { base, tokens, probabilities, .. } = draft;
+        let TailDraft { base, tokens, probabilities, timing, .. } = draft;
         let Some((_, n_asked)) = self.announced.filter(|&(announced, _)| announced == base) else {
             return Err(DraftFault::Unannounced { base });
         };
@@ -304,9 +297,23 @@ impl Speculation {
             return Err(DraftFault::UnknownToken { base, token, n_vocab: self.pipeline.n_vocab() });
         }
         self.announced = None;
+        let Some(source) = self.chain.drafted_by_tail() else { return Ok(false) };
+        let n_tokens = tokens.len();
         let block = Block { tokens, run: 0, probabilities };
-        let draft = Draft { epoch: self.epoch(), base, block };
-        Ok(self.handle_draft(Mtp::NAME, draft, line))
+        self.chain.handle_tail_draft(source, Draft { epoch: self.epoch(), base, block }, &timing);
+        if self.controller.only().is_none() && self.pipeline.ended().is_none() && n_tokens > 0 {
+            self.weigh(source, n_tokens, line);
+        }
+        if self.pipeline.n_live() > 0 {
+            self.choose(line);
+        }
+        Ok(true)
+    }
+
+    /// How long a draft of the tail's own has been waited for, if nothing else was.
+    #[must_use]
+    pub fn has_waited(&self, now: Duration) -> Option<Duration> {
+        (self.pipeline.n_live() == 0).then(|| now.saturating_sub(self.waiting_since))
     }
 
     /// What has changed of the text since this was asked last (since the prompt, at first), for whoever drafts elsewhere;
@@ -390,50 +397,6 @@ impl Speculation {
         let one = pace.busy().slowest(width);
         let under_way: f64 = self.pipeline.live_rows().map(|rows| pace.busy().slowest(rows)).sum();
         under_way + one <= f64::from(depth) * one * (1.0 + 1e-9)
-    }
-
-    fn propose(&mut self, n: usize) -> Vec<Guess> {
-        if self.chain.is_empty() || n == 0 {
-            return Vec::new();
-        }
-        let (n_committed, epoch) = (self.pipeline.committed().len(), self.pipeline.epoch());
-        self.pipeline.lend(|text| self.chain.propose(text, n_committed, epoch, n))
-    }
-
-    /// Chooses width and depth for what is in flight and what could follow, which is returned.
-    fn choose(&mut self, line: Line<'_>) -> Vec<Guess> {
-        if self.chain.is_empty() {
-            return Vec::new();
-        }
-        if let Some(only) = self.controller.only() {
-            self.plan = only;
-            return if self.pipeline.n_live() == 0 { self.propose(only.width as usize) } else { Vec::new() };
-        }
-        let guesses = self.propose(HORIZON);
-        let sent = self.tags.iter().map(|(tag, _)| *tag);
-        let hazards = sent.chain(guesses.iter().map(|guess| guess.tag)).map(|tag| self.chain.hazard(tag));
-        let last = guesses.last().map(|guess| guess.tag).or_else(|| self.tags.back().map(|(tag, _)| *tag));
-        let goes_on = guesses.len() == HORIZON || last.is_some_and(|tag| self.chain.is_coming(tag.source));
-        let outlook = Outlook::new(hazards, goes_on);
-        self.plan = self.controller.plan(&outlook, line.pace, line.n_live);
-        guesses
-    }
-
-    /// What the tail shall draft behind a window: nothing while guesses are not sent, because they have lost or the line has
-    /// no use for them, but for a try from time to time. `next` is what the window after it begins with.
-    fn want_draft(&mut self, n_live: usize, next: Option<Token>) -> Option<WantDraft> {
-        let tokens = self.chain.wants();
-        if tokens == 0 || self.controller.is_pausing() {
-            return None;
-        }
-        if n_live == 0 {
-            self.unused = match self.plan.width {
-                1 if self.plan.depth == 1 => self.unused + 1,
-                _ => 0,
-            };
-        }
-        let rests = self.unused > TRIES && !self.unused.is_multiple_of(REST);
-        (!rests).then_some(WantDraft { tokens, unless: next })
     }
 
     /// Tells the sources what became of the guesses.

@@ -80,6 +80,26 @@ impl Speculate {
         matches!(&self.sources, Sources::List(list) if list.contains(&Source::Mtp))
     }
 
+    /// For a model whose own blocks can draft: what `auto` means there, sources and order written out. The blocks go before
+    /// what only looks at the text, which extends their drafts; the answer that a client expects goes before them, since it
+    /// costs nothing. Lists are as they were given.
+    #[must_use]
+    pub fn for_a_model_that_drafts(&self) -> Self {
+        let own = || vec![Source::Predicted, Source::Mtp, Source::Suffix, Source::Unigram];
+        let sources = match &self.sources {
+            Sources::Auto => Sources::List(own()),
+            Sources::AutoWith(model) => Sources::List([own(), vec![Source::Draft(model.clone())]].concat()),
+            given @ (Sources::Off | Sources::List(_)) => given.clone(),
+        };
+        Self { sources, ..self.clone() }
+    }
+
+    /// Whether the model's own blocks draft if there are any.
+    #[must_use]
+    pub fn may_draft_itself(&self) -> bool {
+        self.for_a_model_that_drafts().drafts_itself()
+    }
+
     /// The sources of one sequence and their order; `prediction` is the answer that the client expects.
     pub(crate) fn sources(&self, prediction: Option<Vec<Token>>) -> (Vec<Box<dyn Proposer>>, Order) {
         let list = self.sources.named();
@@ -239,6 +259,24 @@ impl fmt::Display for Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_has_a_model_draft_that_can() {
+        let means = |text: &str| {
+            let asked = Speculate { sources: text.parse().unwrap(), ..Speculate::off() };
+            (
+                asked.for_a_model_that_drafts().sources.to_string(),
+                asked.drafts_itself(),
+                asked.may_draft_itself(),
+            )
+        };
+        let own = "predicted,mtp,suffix,unigram";
+        assert_eq!(means("auto"), (own.to_owned(), false, true));
+        assert_eq!(means("auto,draft=a.gguf"), (format!("{own},draft=a.gguf"), false, true));
+        assert_eq!(means("suffix"), ("suffix".to_owned(), false, false));
+        assert_eq!(means("mtp"), ("mtp".to_owned(), true, true));
+        assert_eq!(means("off"), ("off".to_owned(), false, false));
+    }
 
     #[test]
     fn sources_are_read_as_they_are_written() {

@@ -4,6 +4,8 @@
 pub const MAX_SOURCES: usize = 8;
 /// Distances that are told apart: 1 to 15 tokens behind the committed ones, and further.
 pub const DEPTHS: usize = 16;
+/// Tokens in a draft of the tail's own.
+const DRAFTED: usize = protocol::limits::MAX_DRAFT as usize;
 
 /// What became of guesses. Counts only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,31 @@ pub struct SourceTally {
     pub right: u64,
     /// Tokens that it proposed but that are not in the vocabulary. It was not asked again.
     pub unknown: u64,
+    /// What became of drafts that the tail made for it.
+    pub drafts: DraftTally,
+}
+
+/// What became of a tail's own drafts. Counts only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftTally {
+    /// That came with a token at least.
+    pub made: u64,
+    /// Of those, sent, at least in part.
+    pub used: u64,
+    /// Time that the tail spent on them, microseconds; one call may have made several.
+    pub time_us: u64,
+    /// Of the first tokens of drafts, the second ones and so on, sent or not: how many have been judged, and how many of
+    /// those were right. Behind a wrong one all are wrong.
+    pub positions: [Judged; DRAFTED],
+}
+
+/// Tokens that were compared with what was committed in their place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Compared.
+    pub judged: u64,
+    /// Of those, the same.
+    pub right: u64,
 }
 
 /// Counters by source and by distance.
@@ -56,6 +83,7 @@ impl Tally {
             ours.scored += theirs.scored;
             ours.right += theirs.right;
             ours.unknown += theirs.unknown;
+            ours.drafts.add(&theirs.drafts);
             for (ours, theirs) in ours.depths.iter_mut().zip(&theirs.depths) {
                 ours.add(*theirs);
             }
@@ -82,6 +110,18 @@ impl Tally {
         let SourceTally { guesses, depths, .. } = &mut self.sources[source];
         for guesses in [guesses, &mut depths[at], &mut self.depths[at]] {
             guesses.accepted += 1;
+        }
+    }
+}
+
+impl DraftTally {
+    fn add(&mut self, other: &Self) {
+        self.made += other.made;
+        self.used += other.used;
+        self.time_us += other.time_us;
+        for (ours, theirs) in self.positions.iter_mut().zip(&other.positions) {
+            ours.judged += theirs.judged;
+            ours.right += theirs.right;
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Run(Batch),
     /// Draft for these sequences.
     Draft(Vec<SeqId>, Vec<Wish>),
+    /// Have the engine do what it has put off.
+    Tend,
     /// Save the warm prefix in a slot, up to this position.
     Save(SeqId, Slot, Position),
 }
@@ -146,6 +148,7 @@ pub(crate) enum Outcome {
     Run(Batch, Result<(), RunError>),
     /// By sequence: the position of its draft's first token, and what came.
     Draft(Vec<(SeqId, Position)>, Result<Vec<Drafted>, EngineError>),
+    Tended,
     Save(SeqId, Slot, Position, Result<Vec<u8>, EngineError>),
 }
 
@@ -164,7 +167,7 @@ impl Call {
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         match &self.kind {
-            Kind::Begin(_) | Kind::Draft(..) | Kind::Save(..) => &[],
+            Kind::Begin(_) | Kind::Draft(..) | Kind::Tend | Kind::Save(..) => &[],
             Kind::Run(batch) => &batch.spans,
         }
     }
@@ -189,6 +192,10 @@ impl Call {
                 let bases = wishes.iter().map(|wish| wish.position.plus(1));
                 let of: Vec<_> = sequences.into_iter().zip(bases).collect();
                 Outcome::Draft(of, engine.draft(wishes))
+            }
+            Kind::Tend => {
+                engine.tend();
+                Outcome::Tended
             }
             Kind::Save(prefix, slot, len) => {
                 let saved = engine.truncate(slot, len).and_then(|()| engine.save(slot));

@@ -98,6 +98,8 @@ pub struct StageCore {
     together: usize,
     /// Frames heard so far.
     arrivals: u64,
+    /// Rows computed since the engine was last asked to tend to what it has put off; only where it drafts.
+    untended: usize,
     /// Calls given out so far.
     calls: u64,
     /// Resets so far.
@@ -124,6 +126,7 @@ impl StageCore {
             awaited: 0,
             together: usize::MAX,
             arrivals: 0,
+            untended: 0,
             calls: 0,
             era: 0,
             buffers: Some(Buffers::default()),

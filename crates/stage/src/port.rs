@@ -146,6 +146,8 @@ pub struct Drafted {
     pub tokens: Vec<Token>,
     /// The engine's own probability of each of them, 0 to 1, before temperature and filters.
     pub probabilities: Vec<f32>,
+    /// Rows that were computed for it before its first token: what the blocks had not been told yet.
+    pub n_told: u32,
 }
 
 /// An engine that failed. The state of the spans' slots is undefined afterwards; the others are untouched.
@@ -219,6 +221,9 @@ pub trait Engine: Send {
     fn draft(&mut self, wishes: Vec<Wish>) -> Result<Vec<Drafted>, EngineError> {
         Err(EngineError { reason: format!("this engine does not draft, and {} were wanted", wishes.len()) })
     }
+
+    /// Does what it has put off because nobody waits for it. Called now and then, when nothing else is to be done.
+    fn tend(&mut self) {}
 
     /// Forgets the slot's positions from `len` on.
     ///

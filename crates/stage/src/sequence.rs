@@ -100,9 +100,10 @@ impl Sequence {
         })
     }
 
-    /// The first frame, if it waits for the engine's rows. [`Sequence::step`] has found it ready.
+    /// The first frame, if it waits for the engine's rows. [`Sequence::step`] has found it ready. It comes after a draft that
+    /// was announced before it.
     pub(crate) fn candidate(&self, seq: SeqId) -> Option<Candidate> {
-        let item = self.queue.front().filter(|_| !self.busy)?;
+        let item = self.queue.front().filter(|_| !self.busy && !self.wishes())?;
         let Phase::Running(running) = &self.phase else { return None };
         let class = match &item.frame.work {
             // The tail computes live windows only: somebody waits for each of them.
@@ -134,6 +135,11 @@ impl Sequence {
     pub(crate) fn wants_to_begin(&self) -> bool {
         let is_open = |item: &Item| matches!(item.frame.work, Work::Open(_));
         !self.busy && matches!(self.phase, Phase::Beginning(..)) && self.queue.front().is_some_and(is_open)
+    }
+
+    /// Whether it has announced a draft that somebody waits for.
+    pub(crate) const fn wishes(&self) -> bool {
+        matches!(&self.phase, Phase::Running(running) if !self.given_up && running.wish.is_some())
     }
 
     /// The draft that it has announced and that somebody waits for; taken.

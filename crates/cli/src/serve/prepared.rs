@@ -90,9 +90,7 @@ impl Prepared {
     /// Reads the model, cuts it if need be, and loads its vocabulary.
     pub(super) fn read(args: &ServeArgs, line: &ApiLine) -> anyhow::Result<Self> {
         let mut reporter = Reporter::default();
-        if args.speculate.drafts_itself() {
-            check_drafts(&args.model)?;
-        }
+        let asked = with_own_drafts(&args.speculate, &args.model)?;
         let slices = slices::ensure(&args.model, &args.cut, wanted(args), &mut |step: Step, done, total| {
             reporter.set(step, done, total);
             line.starting(step.words(), Some(done as f32 / total.max(1) as f32));
@@ -109,7 +107,7 @@ impl Prepared {
         let all_bytes = llama::position_bytes(&model, args.kv);
         let share = all_bytes * u64::from(most_layers.unwrap_or(0));
         let position_bytes = share.div_ceil(u64::from(slices.n_layers.max(1)));
-        let Guessing { speculate, undo_rows } = Guessing::of(&args.speculate, slices.arch);
+        let Guessing { speculate, undo_rows } = Guessing::of(&asked, slices.arch);
         let draft_model = speculate.draft_model();
         let n_local = n_local(args, slices.plan.stages.len());
         let threads = Threads::share(args.threads, signals::cores(), n_local, draft_model.is_some());
@@ -204,11 +202,23 @@ fn narrower(source: &Source<'_>, n_stages: usize) -> Vec<Plan> {
     (1..n_stages as u32).filter_map(|n| Plan::balanced(source, n).ok()).collect()
 }
 
-/// Whether a model has blocks that draft, and llama.cpp can run them beside a slice.
-fn check_drafts(path: &Path) -> anyhow::Result<()> {
+/// Who guesses on this model: where that is left to the line, its own blocks too if it has some and llama.cpp can run them
+/// beside a slice. Where they were named, a model that cannot draft is refused.
+fn with_own_drafts(asked: &Speculate, path: &Path) -> anyhow::Result<Speculate> {
+    if !asked.may_draft_itself() {
+        return Ok(asked.clone());
+    }
     let model = Model::open(path)?;
-    match Source::new(&model)?.drafts() {
-        Ok(_) => Ok(()),
+    let drafts = Source::new(&model)?.drafts();
+    match drafts {
+        Ok(_) => {
+            let guessing = asked.for_a_model_that_drafts();
+            if guessing != *asked {
+                say(&format!("This model drafts for itself: guesses come from {}.", guessing.sources));
+            }
+            Ok(guessing)
+        }
+        Err(_) if !asked.drafts_itself() => Ok(asked.clone()),
         Err(reason) => bail!(
             "{} cannot draft for itself: {reason}; leave mtp out of --speculate, or name a model file that was made with \
              its NextN block",

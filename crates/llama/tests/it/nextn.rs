@@ -49,6 +49,20 @@ impl Sampler for Best {
     }
 }
 
+/// Chooses as another does and keeps the logits.
+struct Kept(Box<dyn Sampler>, Arc<Mutex<Vec<Vec<f32>>>>);
+
+impl Sampler for Kept {
+    fn prompt(&mut self, token: Token) {
+        self.0.prompt(token);
+    }
+
+    fn sample(&mut self, position: Position, logits: &[f32]) -> Result<Sampled, EngineError> {
+        self.1.lock().unwrap().push(logits.to_vec());
+        self.0.sample(position, logits)
+    }
+}
+
 /// Up to so many tokens behind `token`, which is the one at `position`, and the logits that they were chosen from.
 fn draft(
     engine: &mut LlamaEngine,
@@ -364,7 +378,7 @@ fn drafts_are_chosen_with_the_noise_of_their_positions() {
         seed: 5,
         choice: 0,
         sampler: SamplerParams {
-            temperature: 0.8,
+            temperature: 3.0,
             top_k: 40,
             repeat_penalty: 1.1,
             ..SamplerParams::default()
@@ -378,20 +392,37 @@ fn drafts_are_chosen_with_the_noise_of_their_positions() {
     let mut sampler = line.tail().sampler(&open).unwrap();
     prompt(3).into_iter().for_each(|token| sampler.prompt(Token(token)));
     let mut drafted = || {
-        let sampler = sampler.drafting().unwrap();
-        let wish =
-            Wish { slot: Slot(0), token: Token(9), position: Position(PROMPT as u32), n_tokens: 4, sampler };
-        line.tail_mut().draft(vec![wish]).unwrap().remove(0)
+        let logits = Arc::default();
+        let sampler = Box::new(Kept(sampler.drafting().unwrap(), Arc::clone(&logits)));
+        let wish = Wish {
+            slot: Slot(0),
+            token: Token(9),
+            position: Position(PROMPT as u32),
+            n_tokens: MOST,
+            sampler,
+        };
+        let Drafted { tokens, probabilities, .. } = line.tail_mut().draft(vec![wish]).unwrap().remove(0);
+        let logits = std::mem::take(&mut *logits.lock().unwrap());
+        (tokens, probabilities, logits)
     };
-    let first = drafted();
-    assert_eq!(first, drafted(), "drafting leaves the sampler as it is");
-    assert!(first.probabilities.iter().all(|p| (0.0..=1.0).contains(p)), "{first:?}");
-    let logits = Arc::default();
-    let greedy = wish(0, (PROMPT, 9), 4, &logits);
-    line.tail_mut().draft(vec![greedy]).unwrap();
-    // The first of them by hand: the sampler itself, on the very logits.
-    let own = sampler.sample(Position(PROMPT as u32 + 1), &logits.lock().unwrap()[0]).unwrap();
-    assert_eq!(own.token, first.tokens[0]);
+    let (chosen, probabilities, logits) = drafted();
+    assert!(
+        drafted() == (chosen.clone(), probabilities.clone(), logits.clone()),
+        "the sampler is left as it is"
+    );
+    assert!(chosen.len() == MOST && logits.len() == MOST);
+    // By hand: the text's own sampler goes on from the very logits, at the positions that the tokens would have.
+    for (i, logits) in logits.iter().enumerate() {
+        let own = sampler.sample(Position((PROMPT + 1 + i) as u32), logits).unwrap();
+        assert_eq!(own.token, chosen[i], "token {i}");
+        let most = logits.iter().copied().fold(f32::MIN, f32::max);
+        let weights = logits.iter().map(|&logit| f64::from(logit - most).exp());
+        let of_own = f64::from(logits[own.token.0 as usize] - most).exp();
+        let expected = of_own / weights.sum::<f64>();
+        assert!((expected - f64::from(probabilities[i])).abs() < 1e-5, "{expected}: {probabilities:?}");
+    }
+    let greedy = |logits: &Vec<f32>| Token(argmax(logits));
+    assert_ne!(chosen, logits.iter().map(greedy).collect::<Vec<_>>(), "there is no noise");
 }
 
 #[test]

@@ -327,6 +327,7 @@ pub(super) fn to_front() -> Vec<(&'static str, ToFront)> {
         base: Position(69),
         tokens: tokens(),
         probabilities: tokens().iter().map(|_| 0.75).collect(),
+        timing: StageTiming { queue_us: 0, compute_us: 900, batch_rows: 7 },
         company: Company::Alone,
     };
     let counters =

@@ -63,13 +63,16 @@ fn dtype() -> impl Strategy<Value = RowDtype> {
     prop_oneof![Just(RowDtype::F32), Just(RowDtype::F16), Just(RowDtype::Bf16), Just(RowDtype::Q8)]
 }
 
-fn timings() -> impl Strategy<Value = Vec<StageTiming>> {
-    let timing = any::<(u32, u32, u32)>().prop_map(|(queue_us, compute_us, batch_rows)| StageTiming {
+fn timing() -> impl Strategy<Value = StageTiming> {
+    any::<(u32, u32, u32)>().prop_map(|(queue_us, compute_us, batch_rows)| StageTiming {
         queue_us,
         compute_us,
         batch_rows,
-    });
-    vec(timing, 0..5)
+    })
+}
+
+fn timings() -> impl Strategy<Value = Vec<StageTiming>> {
+    vec(timing(), 0..5)
 }
 
 /// A base and tokens that fit behind it.
@@ -330,9 +333,9 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 fn draft() -> impl Strategy<Value = TailDraft> {
     let guess = (token(), 0.0..=1.0_f32);
     let guesses = vec(guess, 0..=usize::from(limits::MAX_DRAFT));
-    (seq(), place(), guesses, company()).prop_map(|(seq, base, guesses, company)| {
+    (seq(), place(), guesses, timing(), company()).prop_map(|(seq, base, guesses, timing, company)| {
         let (tokens, probabilities) = guesses.into_iter().unzip();
-        TailDraft { seq, base, tokens, probabilities, company }
+        TailDraft { seq, base, tokens, probabilities, timing, company }
     })
 }
 

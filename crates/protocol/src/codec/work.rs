@@ -247,6 +247,7 @@ pub(super) fn put_draft(w: &mut Writer<'_>, v: &TailDraft) {
     w.place(v.base);
     w.tokens(&v.tokens);
     w.list(&v.probabilities, |w, &probability| w.f32(probability));
+    put_timing(w, &v.timing);
     put_company(w, v.company);
 }
 
@@ -267,8 +268,9 @@ pub(super) fn get_draft(r: &mut Reader<'_>) -> Result<TailDraft, DecodeError> {
             rule: "they lie between 0 and 1",
         });
     }
+    let timing = get_timing(r, "draft.timing")?;
     let company = get_company(r, "draft.company")?;
-    Ok(TailDraft { seq, base, tokens, probabilities, company })
+    Ok(TailDraft { seq, base, tokens, probabilities, timing, company })
 }
 
 pub(super) fn get_verdict(r: &mut Reader<'_>) -> Result<Verdict, DecodeError> {
@@ -317,15 +319,19 @@ pub(super) fn get_logprobs(r: &mut Reader<'_>) -> Result<TokenLogprobs, DecodeEr
 }
 
 pub(super) fn put_timings(w: &mut Writer<'_>, v: &[StageTiming]) {
-    w.list(v, |w, v| {
-        w.u32(v.queue_us);
-        w.u32(v.compute_us);
-        w.u32(v.batch_rows);
-    });
+    w.list(v, put_timing);
 }
 
 pub(super) fn get_timings(r: &mut Reader<'_>, field: Field) -> Result<Vec<StageTiming>, DecodeError> {
-    r.list(field, limits::MAX_STAGES.into(), 12, |r| {
-        Ok(StageTiming { queue_us: r.u32(field)?, compute_us: r.u32(field)?, batch_rows: r.u32(field)? })
-    })
+    r.list(field, limits::MAX_STAGES.into(), 12, |r| get_timing(r, field))
+}
+
+fn put_timing(w: &mut Writer<'_>, v: &StageTiming) {
+    w.u32(v.queue_us);
+    w.u32(v.compute_us);
+    w.u32(v.batch_rows);
+}
+
+fn get_timing(r: &mut Reader<'_>, field: Field) -> Result<StageTiming, DecodeError> {
+    Ok(StageTiming { queue_us: r.u32(field)?, compute_us: r.u32(field)?, batch_rows: r.u32(field)? })
 }

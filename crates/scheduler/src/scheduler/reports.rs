@@ -46,7 +46,7 @@ impl Scheduler {
             }
             Report::Draft(draft) => {
                 self.awaited += draft.company.awaited();
-                let result = self.handle_tail_draft(*draft);
+                let result = self.handle_tail_draft(*draft, now);
                 self.answer_whole_group(now);
                 result
             }
@@ -105,12 +105,14 @@ impl Scheduler {
     }
 
     /// What the tail expects to follow. A window may have waited for it; those of one group go out as one again.
-    fn handle_tail_draft(&mut self, draft: TailDraft) -> Result<(), ReportFault> {
+    fn handle_tail_draft(&mut self, draft: TailDraft, now: Duration) -> Result<(), ReportFault> {
         let seq = draft.seq;
-        let Some(_) = self.live(seq)? else {
+        let Some(sequence) = self.live(seq)? else {
             self.stats.late_reports += 1;
             return Ok(());
         };
+        let waited = sequence.has_waited(now);
+        self.pace.observe_draft(draft.tokens.len(), &draft.timing, waited);
         let n_live = self.n_live();
         let line = Line { pace: &self.pace, n_live };
         let Some(sequence) = self.sequences.get_mut(&seq) else { return Ok(()) };

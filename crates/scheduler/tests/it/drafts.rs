@@ -1,6 +1,6 @@
 //! Drafts of the tail's own: which are sent on, which are no honest tail's, and what they ask of a prefix.
 
-use protocol::{Company, End, Epoch, Position, Report, SeqId, TailDraft, Token, Verdict, Work};
+use protocol::{Company, End, Epoch, Position, Report, SeqId, StageTiming, TailDraft, Token, Verdict, Work};
 use scheduler::{Config, Cuts, Output, ReportFault, Request};
 use spec::{Reach, Source, Sources, Speculate};
 
@@ -30,7 +30,14 @@ fn draft(base: u32, ids: &[i32]) -> Report {
     let tokens: Vec<Token> = ids.iter().copied().map(Token).collect();
     let probabilities = vec![0.9; ids.len()];
     let base = Position(base);
-    Report::Draft(Box::new(TailDraft { seq: SeqId(0), base, tokens, probabilities, company: Company::Alone }))
+    Report::Draft(Box::new(TailDraft {
+        seq: SeqId(0),
+        base,
+        tokens,
+        probabilities,
+        timing: StageTiming::default(),
+        company: Company::Alone,
+    }))
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use protocol::{
-    Company, End, Epoch, Fault, FaultKind, Position, Progress, Report, SeqId, StageIndex, TailDraft,
+    Company, End, Epoch, Fault, FaultKind, Position, Progress, Report, SeqId, StageIndex, StageTiming,
+    TailDraft,
 };
 use protocol::{Token, Verdict, WindowId};
 use scheduler::{Config, Event, Finish, Output, Refusal, Request, RequestId, Scheduler, SequenceState};
@@ -332,7 +333,14 @@ fn report() -> impl Strategy<Value = (StageIndex, Report)> {
     let tokens = prop::collection::vec((-1..32_i32).prop_map(Token), 0..3);
     let draft = (seq.clone(), 0_u32..34, tokens.clone()).prop_map(|(seq, base, tokens)| {
         let (base, probabilities) = (Position(base), vec![0.5; tokens.len()]);
-        Report::Draft(Box::new(TailDraft { seq, base, tokens, probabilities, company: Company::Alone }))
+        Report::Draft(Box::new(TailDraft {
+            seq,
+            base,
+            tokens,
+            probabilities,
+            timing: StageTiming::default(),
+            company: Company::Alone,
+        }))
     });
     let verdict = (seq.clone(), 0_u32..2, 0_u32..4, 0_u32..34, tokens, end, any::<bool>()).prop_map(
         |(seq, epoch, window, base, tokens, ended, drafts)| {

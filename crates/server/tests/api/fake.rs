@@ -1,5 +1,7 @@
 //! A line that plays scripts, a vocabulary of bytes, and the calls that tests make.
 
+mod status;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -8,15 +10,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
 use http_body_util::BodyExt;
-use protocol::{
-    Found, Grammar, HiddenRows, OfPrompt, Pooling, StageCounters, StageTiming, Token, TokenLogprobs,
-};
+use protocol::{Found, Grammar, HiddenRows, OfPrompt, Pooling, StageTiming, Token, TokenLogprobs};
 use scheduler::{Event, Finish, InFlight, Movement, Refusal, Request, RequestId, SharedJournal, Timings};
 use serde_json::Value;
 use server::{
-    Api, ApiConfig, DepthStatus, Line, LineStatus, LineWatch, ModelInfo, PrefixStatus, Readiness,
-    SequenceStatus, SourceStatus, SpareStatus, StageStatus, Submission, Submitting, TokenStatus, Tokenizer,
-    WindowStatus, WorkStatus, router,
+    Api, ApiConfig, Line, LineStatus, LineWatch, ModelInfo, Readiness, Submission, Submitting, Tokenizer,
+    router,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::timeout;
@@ -153,112 +152,6 @@ impl Line for FakeLine {
     fn watch(&self) -> LineWatch {
         LineWatch { changed: self.changed.subscribe(), movements: self.movements.subscribe() }
     }
-}
-
-/// A line of two stages, one of them down, with a spare and a request.
-fn status() -> LineStatus {
-    LineStatus {
-        stages: vec![
-            StageStatus {
-                address: "local".into(),
-                pid: Some(1),
-                layers: [0, 15],
-                state: "ready".into(),
-                standby: "none".into(),
-                weight_bytes: Some(1 << 20),
-                kv_bytes: Some(1 << 10),
-                row_bytes: 256,
-                busy: 0.5,
-                work: work(),
-                ..StageStatus::default()
-            },
-            StageStatus {
-                address: "127.0.0.1:7411".into(),
-                layers: [15, 30],
-                state: "down".into(),
-                reason: Some("no heartbeat for 1 s".into()),
-                advice: Some("Start it again.".into()),
-                standby: "warm".into(),
-                rtt_ms: Some(0.25),
-                ..StageStatus::default()
-            },
-        ],
-        given_stages: 2,
-        spares: vec![SpareStatus {
-            address: "127.0.0.1:7412".into(),
-            pid: Some(3),
-            layers: Some([15, 30]),
-            state: "spare".into(),
-            reason: None,
-            advice: None,
-            weight_bytes: Some(1 << 20),
-            kv_bytes: Some(1 << 10),
-            rtt_ms: Some(0.5),
-        }],
-        sequences: vec![SequenceStatus {
-            request: 7,
-            phase: "decode".into(),
-            prompt_tokens: 12,
-            cached_tokens: 4,
-            generated_tokens: 3,
-            drafted_tokens: 2,
-            accepted_tokens: 1,
-            windows_in_flight: 2,
-        }],
-        windows_in_flight: 2,
-        windows: WindowStatus {
-            sent: 12,
-            live: 7,
-            stale: 3,
-            in_flight_mean: 1.5,
-            in_flight_max: 4,
-            epochs: 1,
-        },
-        loop_ms: 1.5,
-        ideal_ms: 1.25,
-        agreement: BTreeMap::from([("suffix".into(), 0.75)]),
-        sources: BTreeMap::from([("suffix".into(), suffix())]),
-        stale_share: 0.25,
-        queue: 1,
-        preempted: 1,
-        resumed: 3,
-        tokens: TokenStatus { prompt: 90, generated: 60 },
-        prefixes: PrefixStatus {
-            held: 2,
-            tokens: 700,
-            reused_tokens: 4000,
-            shared_tokens: 300,
-            lost: 1,
-            stored: 3,
-            stored_tokens: 2100,
-            restored_tokens: 900,
-        },
-        mode: "direct".into(),
-    }
-}
-
-fn work() -> WorkStatus {
-    StageCounters {
-        calls: 10,
-        rows: 40,
-        windows: 9,
-        chunks: 1,
-        stale_windows: 2,
-        stale_rows: 4,
-        passed_windows: 1,
-        passed_chunks: 4,
-        wasted_rows: 8,
-        stored_prefixes: 2,
-        restored_prefixes: 1,
-        missed_prefixes: 1,
-    }
-    .into()
-}
-
-fn suffix() -> SourceStatus {
-    let near = DepthStatus { proposed: 4, accepted: 3 };
-    let far = DepthStatus { proposed: 2, accepted: 1 };
-    SourceStatus { proposed: 6, accepted: 4, by_depth: vec![near, far] }
 }
 
 /// Tokens 0 to 255 are bytes, 256 is `<s>`, 257 is `</s>`.
@@ -457,7 +350,7 @@ impl Harness {
         let line = Arc::new(FakeLine {
             state: Arc::new(Mutex::new(state)),
             readiness: Mutex::new(Readiness::Ready),
-            status: Mutex::new(status()),
+            status: Mutex::new(status::status()),
             changed: watch::Sender::new(()),
             movements: broadcast::Sender::new(64),
             seen: sender,

@@ -61,6 +61,11 @@ impl Tail {
         Self { model, limit, tokens, min_epoch: Epoch(0), epoch: Epoch(0), ended: false }
     }
 
+    /// All tokens that are certain here.
+    pub(crate) fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
     /// The verdict on a live window; none for a stale one.
     ///
     /// # Panics

@@ -10,37 +10,36 @@ use protocol::{
 
 use super::{Output, StageCore, StoreWork};
 use crate::call::{Batch, Begin, Call, Cut, Done, Item, Kind, Load as Filling, Moved, Outcome, RunError};
-use crate::policy::{Candidate, Room};
+use crate::policy::{Candidate, Choice, Room};
 use crate::port::{Blob, Drafted, Engine, EngineError, Rewind, Sampler, Slot, Span};
-use crate::sequence::{Phase, Running, base_of};
+use crate::sequence::{Phase, Running, Sequence, base_of};
 use crate::stats::Load;
 use crate::tail::Tail;
+
+/// Rows after which an engine that drafts is asked to tend to them, if nothing else is to be done: so many in one call cost
+/// a fraction of what they would cost one by one, and still do not keep a window waiting for long.
+const TEND_ROWS: usize = 64;
 
 impl StageCore {
     /// What the engine shall do next; none if nothing is ready or a call is under way.
     pub fn next_call(&mut self, now: Duration) -> Option<Call> {
         self.buffers.as_ref()?;
-        let next = self.next_draft().or_else(|| self.next_begin().map(Kind::Begin));
-        let next = next.or_else(|| self.next_batch().map(Kind::Run));
-        let kind = next.or_else(|| self.next_save())?;
+        let next = self.next_begin().map(Kind::Begin).or_else(|| self.next_work());
+        let kind = next.or_else(|| self.next_tending()).or_else(|| self.next_save())?;
         let buffers = self.buffers.take()?;
         Some(Call { kind, buffers, era: self.era, started: now })
     }
 
-    /// What verdicts have announced, all of it in one call and before anything else: whoever waits for a draft has nothing
-    /// under way.
-    fn next_draft(&mut self) -> Option<Kind> {
-        if !self.shape.drafts {
-            return None;
-        }
+    /// What verdicts have announced, all of it in one call.
+    fn drafts(&mut self) -> Kind {
         let mut wished: Vec<_> = self
             .sequences
             .iter_mut()
             .filter_map(|(&seq, sequence)| sequence.take_wish().map(|wish| (seq, wish)))
             .collect();
         wished.sort_by_key(|(_, wish)| wish.slot);
-        let (sequences, wishes): (Vec<_>, Vec<_>) = wished.into_iter().unzip();
-        (!sequences.is_empty()).then_some(Kind::Draft(sequences, wishes))
+        let (sequences, wishes) = wished.into_iter().unzip();
+        Kind::Draft(sequences, wishes)
     }
 
     fn next_begin(&mut self) -> Option<Begin> {
@@ -74,6 +73,15 @@ impl StageCore {
         }
     }
 
+    /// Whatever an engine that drafts has put off, once that is much and nothing else is ready.
+    fn next_tending(&mut self) -> Option<Kind> {
+        let is_due = self.shape.drafts && self.untended >= TEND_ROWS && self.awaited <= 0;
+        is_due.then(|| {
+            self.untended = 0;
+            Kind::Tend
+        })
+    }
+
     /// A warm prefix for the store, once nobody waits for the engine: it stays where it is.
     fn next_save(&mut self) -> Option<Kind> {
         if !self.sequences.is_empty() {
@@ -83,12 +91,11 @@ impl StageCore {
         Some(Kind::Save(prefix, slot, len))
     }
 
-    fn next_batch(&mut self) -> Option<Batch> {
-        if self.awaited > 0 {
-            return None;
-        }
+    /// Frames or drafts. While frames are awaited that are to be computed together with those that are here, drafts only.
+    fn next_work(&mut self) -> Option<Kind> {
+        let drafts = self.shape.drafts && self.sequences.values().any(Sequence::wishes);
         let ready = self.sequences.iter().filter_map(|(&seq, sequence)| sequence.candidate(seq));
-        let mut candidates: Vec<Candidate> = ready.collect();
+        let mut candidates: Vec<Candidate> = if self.awaited > 0 { Vec::new() } else { ready.collect() };
         candidates.sort_unstable_by_key(|candidate| candidate.slot);
         let max_spans = match self.shape.rewind {
             Rewind::Anywhere | Rewind::InPlace { .. } | Rewind::Recent { .. } if self.shape.is_first => {
@@ -100,13 +107,18 @@ impl StageCore {
             Rewind::LastCall { .. } => 1,
         };
         let room = Room { max_rows: self.shape.max_rows, max_spans };
-        let chosen = self.policy.choose(&candidates, room);
-        if chosen.is_empty() {
-            return None;
+        match self.policy.choose(&candidates, drafts, room) {
+            Choice::Nothing => None,
+            Choice::Drafts => Some(self.drafts()),
+            Choice::Frames(chosen) => Some(Kind::Run(self.batch(&candidates[chosen]))),
         }
+    }
+
+    /// The first frames of these sequences.
+    fn batch(&mut self, chosen: &[Candidate]) -> Batch {
         self.calls += 1;
         let mut batch = Batch::default();
-        for candidate in &candidates[chosen] {
+        for candidate in chosen {
             let Some(sequence) = self.sequences.get_mut(&candidate.seq) else { continue };
             let Some(item) = sequence.queue.pop_front() else { continue };
             sequence.busy = true;
@@ -120,7 +132,7 @@ impl StageCore {
             batch.spans.push(Span { slot, base, n_rows: candidate.n_rows, want });
             batch.items.push(item);
         }
-        Some(batch)
+        batch
     }
 
     /// A call has been executed; `engine` still holds its logits. Call it at the time when the result is there.
@@ -131,7 +143,11 @@ impl StageCore {
             match outcome {
                 Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
                 Outcome::Save(prefix, slot, len, saved) => self.saved(prefix, slot, len, saved),
-                Outcome::Draft(of, drafted) => self.drafted(&of, drafted),
+                Outcome::Draft(of, drafted) => {
+                    self.policy.charge(time);
+                    self.drafted(&of, drafted, time);
+                }
+                Outcome::Tended => {}
                 Outcome::Run(batch, result) => {
                     self.policy.charge(time);
                     let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
@@ -171,16 +187,24 @@ impl StageCore {
     }
 
     /// Every announced draft is told, an empty one if it could not be made: somebody waits for it.
-    fn drafted(&mut self, of: &[(SeqId, Position)], drafted: Result<Vec<Drafted>, EngineError>) {
+    fn drafted(
+        &mut self,
+        of: &[(SeqId, Position)],
+        drafted: Result<Vec<Drafted>, EngineError>,
+        time: Duration,
+    ) {
         let mut drafted = drafted.unwrap_or_else(|error| {
             tracing::warn!("no draft: {error}");
             Vec::new()
         });
         drafted.resize(of.len(), Drafted::default());
+        let n_rows: usize = drafted.iter().map(|one| one.n_told as usize + one.tokens.len()).sum();
+        let timing = StageTiming { queue_us: 0, compute_us: micros(time), batch_rows: n_rows as u32 };
         let said = self.outputs.len();
-        for (&(seq, base), Drafted { tokens, probabilities }) in of.iter().zip(drafted) {
+        for (&(seq, base), Drafted { tokens, probabilities, .. }) in of.iter().zip(drafted) {
             if self.sequences.get(&seq).is_some_and(|sequence| !sequence.given_up) {
-                let draft = TailDraft { seq, base, tokens, probabilities, company: Company::Alone };
+                let company = Company::Alone;
+                let draft = TailDraft { seq, base, tokens, probabilities, timing, company };
                 self.outputs.push_back(Output::Report(Report::Draft(Box::new(draft))));
             }
         }
@@ -262,6 +286,7 @@ impl StageCore {
         let batch_rows = n_rows(&batch);
         self.stats.calls += 1;
         self.stats.rows += batch_rows as u64;
+        self.untended += batch_rows;
         let said = self.outputs.len();
         let mut row = 0;
         for (span, mut item) in batch.spans.into_iter().zip(batch.items) {

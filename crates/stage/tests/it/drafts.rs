@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use protocol::{
-    Company, Epoch, Frame, Hint, Position, Report, SeqId, TailDraft, Token, Verdict, WantDraft, Window,
-    WindowId, Work,
+    Chunk, Company, Epoch, Frame, Hint, Position, Report, SeqId, TailDraft, Token, Verdict, WantDraft,
+    Window, WindowId, Work,
 };
 use stage::{Output, Rewind};
 
-use crate::faults::begin;
+use crate::faults::{self, begin};
 use crate::line::Stage;
 use crate::toy::Toy;
 
@@ -145,25 +145,57 @@ fn nothing_is_drafted_for_a_sequence_that_was_given_up_or_beyond_its_limit() {
     assert_eq!(drafts(&said)[0].tokens.len(), 1);
 }
 
-/// A verdict does not wait: it is out before the engine is asked for the draft, and that is the next thing asked for.
+/// Executes the next call, and says so with a time that it took.
+fn call(stage: &mut Stage) -> Vec<Output> {
+    let call = stage.core.next_call(Duration::ZERO).expect("something is ready");
+    let done = call.execute(&mut stage.engine);
+    stage.core.complete(done, &stage.engine, Duration::from_millis(1));
+    std::iter::from_fn(|| stage.core.poll_output()).collect()
+}
+
 #[test]
-fn a_verdict_is_out_before_its_draft_is_begun_and_the_draft_before_anything_else() {
-    let mut stage = tail(2);
+fn no_verdict_waits_for_a_draft_neither_its_own_nor_that_of_another_sequence() {
+    let mut stage = tail(3);
     stage.core.handle_frame(window(0, 0, 0, &[1], want(3)), Duration::ZERO);
-    let call = stage.core.next_call(Duration::ZERO).expect("a window is ready");
-    let done = call.execute(&mut stage.engine);
-    stage.core.handle_frame(window(1, 0, 0, &[1], None), Duration::ZERO);
+    let under_way = stage.core.next_call(Duration::ZERO).expect("a window is ready");
+    stage.core.handle_frame(window(1, 0, 0, &[1], want(2)), Duration::ZERO);
+    // A prompt comes after the drafts, though it is there before them.
+    let tokens = faults::tokens(&[1, 2, 3]);
+    let chunk = Chunk { seq: SeqId(2), base: Position(0), tokens, follows: None };
+    stage.core.handle_frame(Frame::new(Work::Chunk(chunk)), Duration::ZERO);
+    let done = under_way.execute(&mut stage.engine);
     stage.core.complete(done, &stage.engine, Duration::ZERO);
     let said: Vec<Output> = std::iter::from_fn(|| stage.core.poll_output()).collect();
-    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (1, 0));
-    assert!(stage.engine.wishes.is_empty(), "nothing has been drafted yet");
-    let call = stage.core.next_call(Duration::ZERO).expect("a draft was announced");
-    assert!(call.spans().is_empty(), "the other sequence's window comes after it");
-    let done = call.execute(&mut stage.engine);
-    stage.core.complete(done, &stage.engine, Duration::ZERO);
-    let said: Vec<Output> = std::iter::from_fn(|| stage.core.poll_output()).collect();
-    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (0, 1));
-    assert_eq!(verdicts(&stage.settle()).len(), 1);
+    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (1, 0), "its own");
+    let said = call(&mut stage);
+    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (1, 0), "the other's");
+    let said = call(&mut stage);
+    assert_eq!((verdicts(&said).len(), drafts(&said).len()), (0, 2), "both in one call");
+    assert_eq!(stage.engine.wishes.len(), 1);
+    assert!(
+        stage.core.next_call(Duration::ZERO).is_some_and(|call| call.spans().len() == 1),
+        "and the prompt"
+    );
+}
+
+#[test]
+fn a_draft_waits_for_a_few_verdicts_of_others_at_most() {
+    let mut stage = tail(2);
+    let mut token = Token(1);
+    let mut n_before = 0;
+    stage.core.handle_frame(window(0, 0, 0, &[1], want(3)), Duration::ZERO);
+    let mut said = call(&mut stage);
+    // The other sequence's windows follow each other without a break.
+    while drafts(&said).is_empty() {
+        assert!(n_before <= 4, "{n_before}");
+        stage.core.handle_frame(window(1, n_before, n_before, &[token.0], None), Duration::ZERO);
+        said = call(&mut stage);
+        if let [verdict] = verdicts(&said)[..] {
+            token = verdict.tokens[0];
+            n_before += 1;
+        }
+    }
+    assert!(n_before >= 1, "{n_before}");
 }
 
 /// A window crosses each link once and brings one verdict, whether a draft is wanted or not; and the draft crosses none.

@@ -263,6 +263,7 @@ impl Engine for Toy {
         let draft = |wish: &Wish| Drafted {
             tokens: (0..wish.n_tokens as i32).map(Token).collect(),
             probabilities: vec![0.5; wish.n_tokens],
+            n_told: 0,
         };
         Ok(wishes.iter().map(draft).collect())
     }
