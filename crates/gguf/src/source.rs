@@ -48,6 +48,14 @@ pub enum CutError {
         /// Why.
         reason: String,
     },
+    /// A model without a layer of some kind that its architecture takes for granted. llama.cpp would end the process.
+    #[error("llama.cpp aborts on a model of architecture {arch} in which {without}; use another model")]
+    Kind {
+        /// Its name.
+        arch: &'static str,
+        /// What there is none of.
+        without: &'static str,
+    },
     /// A key is missing or holds something impossible.
     #[error("metadata key {key} is {found}; convert the model to GGUF again")]
     Metadata {
@@ -164,6 +172,7 @@ impl<'m> Source<'m> {
         }
         source.check_keys()?;
         source.sort_tensors()?;
+        source.check_kinds()?;
         source.nextn = source.usable_nextn();
         Ok(source)
     }
@@ -176,6 +185,7 @@ impl<'m> Source<'m> {
                 Test::Present => value.is_some(),
                 Test::Zero => value.and_then(Value::as_u64) == Some(0),
                 Test::Positive => value.is_some_and(|value| value.as_u64() != Some(0)),
+                Test::Unset => value.is_none_or(|value| value.as_u64() == Some(0)),
             }
         };
         self.arch.rules.iter().find_map(|rule| match *rule {

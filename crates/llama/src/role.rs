@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::path::PathBuf;
 
-use gguf::{Model, SliceError, SliceInfo, Source};
+use gguf::{CutError, Model, SliceError, SliceInfo, Source};
 use protocol::LayerRange;
 
 use crate::LoadError;
@@ -26,11 +26,18 @@ pub(crate) struct Role {
 
 impl Role {
     /// A file without our keys is a whole model.
+    ///
+    /// # Errors
+    /// If it is neither, or a model on which llama.cpp would abort for want of a kind of layer.
     pub(crate) fn read(file: &Model) -> Result<Self, LoadError> {
         let unsuitable = |reason: String| LoadError::unsuitable(file.path(), reason);
         let info = match SliceInfo::read(file) {
             Ok(info) => info,
             Err(SliceError::NotSlice(_)) => {
+                // Whatever else keeps it from being cut is no concern here.
+                if let Err(error @ CutError::Kind { .. }) = Source::new(file) {
+                    return Err(unsuitable(error.to_string()));
+                }
                 let layers = LayerRange { start: 0, end: file.n_layers() };
                 return Ok(Self {
                     layers,

@@ -156,6 +156,7 @@ impl Rule {
                     Test::Present => "",
                     Test::Zero => " 0",
                     Test::Positive => " over 0",
+                    Test::Unset => " 0 or missing",
                 };
                 format!("not models with `{key}`{condition}")
             }

@@ -165,6 +165,8 @@ pub enum Test {
     Zero,
     /// It is there and not 0.
     Positive,
+    /// It is 0, or not there.
+    Unset,
 }
 
 /// How a slice makes up for an attention scale chosen by layer count.

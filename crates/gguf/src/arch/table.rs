@@ -61,6 +61,12 @@ const NO_DEEPSTACK: Rule = Rule::NotWith {
     test: Test::Present,
     reason: "image features enter at several layers",
 };
+/// llama.cpp's graph takes a window for granted.
+const NO_WINDOW: Rule = Rule::NotWith {
+    key: "attention.sliding_window",
+    test: Test::Unset,
+    reason: "llama.cpp itself crashes without a sliding window",
+};
 const NO_IMAGES: Rule = Rule::TextOnly { key: "n_deepstack_layers" };
 const EVERY_FOURTH_UNROTATED: Rule = Rule::Aligned(Align::To(4));
 const BY_EXPERT_STEP: Rule = Rule::Aligned(Align::ToKey("interleave_moe_layer_step"));
@@ -76,7 +82,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         hidden_scale: Scale::InverseSqrtWidth,
         tolerance: 2e-3,
-        ..with("afmoe", &[EVERY_FOURTH_UNROTATED, optional_window(4)])
+        ..with("afmoe", &[NO_WINDOW, EVERY_FOURTH_UNROTATED, optional_window(4)])
     },
     as_is("apertus"),
     as_is("arcee"),

@@ -30,11 +30,7 @@ impl Layout {
                     self.append(source)?;
                 }
             }
-            Rule::NeedsSparse => {
-                let dense = source.model().arch_u32("leading_dense_block_count").unwrap_or(0);
-                let is_sparse: Vec<bool> = (0..source.n_layers()).map(|layer| layer >= dense).collect();
-                self.need(source, &is_sparse);
-            }
+            Rule::NeedsSparse => self.need(source, &source.sparse()),
             Rule::WholeLayers => self.whole_layers(source)?,
             Rule::SharedIndexer => self.begin_with_indexer(source)?,
             Rule::LowRankQuery => self.avoid_full_queries(source),
@@ -89,8 +85,8 @@ impl Layout {
         Ok(())
     }
 
-    /// llama.cpp takes some sizes from the first layer, the last one has an output only with a feed-forward part, and a
-    /// memory without keys and values cannot be made.
+    /// llama.cpp takes some sizes from the first layer, the last one has an output only with a feed-forward part (without,
+    /// the tail aborts), and a memory without keys and values cannot be made.
     fn whole_layers(&mut self, source: &Source<'_>) -> Result<(), CutError> {
         let [heads, kv_heads, widths] =
             ["attention.head_count", "attention.head_count_kv", "feed_forward_length"]
@@ -101,7 +97,7 @@ impl Layout {
         let at = |kept: Option<&Kept>, counts: &[u64]| kept.map_or(0, |kept| counts[kept.layer as usize]);
         let no_keys = self.kept.iter().all(|kept| at(Some(kept), &kv_heads) == 0);
         let front = at(self.kept.first(), &heads) == 0 || no_keys;
-        let back = at(self.kept.last(), &widths) == 0 && !self.is_tail;
+        let back = at(self.kept.last(), &widths) == 0;
         if !front && !back {
             return Ok(());
         }
@@ -179,6 +175,50 @@ pub(super) struct Kinds {
 }
 
 impl Source<'_> {
+    /// A slice can be given a layer that llama.cpp takes for granted, made from one of the model's; the model itself has
+    /// them all, or is refused.
+    pub(crate) fn check_kinds(&self) -> Result<(), CutError> {
+        for rule in self.arch().rules {
+            match *rule {
+                Rule::SlidingWindow(from) => {
+                    if let Some(windows) = self.windows(from)? {
+                        self.has_some(&windows, "no layer has a sliding window")?;
+                    }
+                }
+                Rule::BothKinds(from) => {
+                    let kinds = self.kinds(from)?;
+                    self.has_some(&kinds.recurrent, "no layer is recurrent")?;
+                    self.has_some(&kinds.attention, "no layer has attention")?;
+                }
+                Rule::NeedsSparse => self.has_some(&self.sparse(), "no layer lies behind the dense ones")?,
+                Rule::SharedIndexer => {
+                    self.has_some(&self.indexers()?[..1], "the first layer has no indexer of its own")?;
+                }
+                _ => {}
+            }
+        }
+        // A model that is not cut is run from its own file, to which nothing is added.
+        let is_complete = match Layout::new(self, 0..self.n_layers()) {
+            Ok(whole) => whole.kept.iter().all(|kept| !kept.pass_through),
+            Err(CutError::Range { .. }) => false,
+            Err(other) => return Err(other),
+        };
+        self.has_some(&[is_complete], "a layer that it counts on is missing")
+    }
+
+    fn has_some(&self, is_of_kind: &[bool], without: &'static str) -> Result<(), CutError> {
+        match is_of_kind.contains(&true) {
+            true => Ok(()),
+            false => Err(CutError::Kind { arch: self.arch().name, without }),
+        }
+    }
+
+    /// Which layers lie behind the leading dense ones.
+    fn sparse(&self) -> Vec<bool> {
+        let dense = self.model().arch_u32("leading_dense_block_count").unwrap_or(0);
+        (0..self.n_layers()).map(|layer| layer >= dense).collect()
+    }
+
     /// Which layers have a window; none if the model has no window at all.
     pub(super) fn windows(&self, from: Windows) -> Result<Option<Vec<bool>>, CutError> {
         let model = self.model();
@@ -219,10 +259,8 @@ impl Source<'_> {
             RecurrentLayers::WithoutHeadsAndFeedForward => {
                 let (heads, widths) = (self.counts(KV_HEADS)?, self.counts("feed_forward_length")?);
                 let recurrent = heads.iter().zip(&widths).map(|(&heads, &width)| heads == 0 && width == 0);
-                Kinds {
-                    recurrent: recurrent.collect(),
-                    attention: heads.iter().map(|&heads| heads > 0).collect(),
-                }
+                let attention = heads.iter().zip(&widths).map(|(&heads, &width)| heads > 0 && width == 0);
+                Kinds { recurrent: recurrent.collect(), attention: attention.collect() }
             }
         })
     }

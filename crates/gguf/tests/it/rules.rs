@@ -186,8 +186,56 @@ fn variants_that_cannot_be_cut_are_refused() {
     assert!(refused(&with("gemma4", "attention.shared_kv_layers", 2)).contains("share keys and values"));
     Source::new(&with("gemma4", "attention.shared_kv_layers", 0)).unwrap();
     assert!(refused(&with("llama4", "attention.sliding_window", 0)).contains("aborts"));
+    assert!(refused(&with("afmoe", "attention.sliding_window", 0)).contains("crashes"));
     let path = toys::write(folder.path(), named("smallthinker"), 4, Shape::default());
     assert!(refused(&Model::open(&path).unwrap()).contains("exactly 4"));
+}
+
+/// The layers of a slice that lack a kind get one of the model's; a model that has none is refused before anything is cut.
+#[test]
+fn models_without_a_layer_of_some_kind_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |name: &str, key: &str, value: Value| {
+        let toy = named(name);
+        let whole = open(folder.path(), toy, &[], |m| m.set(format!("{}.{key}", toy.spec().arch), value));
+        Source::new(&whole).map(drop)
+    };
+    let eight = |value: u32| Value::u32s(&[value; 8]);
+    let (windows, kv_heads) = ("attention.sliding_window_pattern", "attention.head_count_kv");
+    let cases = [
+        ("qwen35", "full_attention_interval", 1_u32.into(), "no layer is recurrent"),
+        ("qwen35moe", "full_attention_interval", 99_u32.into(), "no layer has attention"),
+        ("qwen3next", "attention.recurrent_layers", Value::bools(&[false; 8]), "no layer is recurrent"),
+        ("jamba", kv_heads, eight(2), "no layer is recurrent"),
+        ("lfm2", kv_heads, 2_u32.into(), "no layer is recurrent"),
+        ("kimi-linear", kv_heads, eight(0), "no layer has attention"),
+        // One with a feed-forward part is of neither kind, whatever heads it has.
+        (
+            "nemotron_h",
+            "feed_forward_length",
+            Value::u32s(&[0, 256, 256, 0, 0, 256, 256, 256]),
+            "has attention",
+        ),
+        ("nemotron_h", "feed_forward_length", eight(256), "no layer is recurrent"),
+        ("gemma3", windows, Value::bools(&[false; 8]), "no layer has a sliding window"),
+        ("gpt-oss", windows, 1_u32.into(), "no layer has a sliding window"),
+        ("step35", windows, Value::bools(&[false; 8]), "no layer has a sliding window"),
+        ("minimax-m3", "leading_dense_block_count", 8_u32.into(), "no layer lies behind the dense ones"),
+        ("glm-dsa", "attention.indexer.types", eight(0), "the first layer has no indexer of its own"),
+    ];
+    for (name, key, value, without) in cases {
+        let error = with(name, key, value).unwrap_err();
+        assert!(matches!(error, CutError::Kind { .. }), "{name}: {error}");
+        assert!(error.to_string().contains(without), "{name}: {error}");
+    }
+    // A window in every layer is one, and no window needs none.
+    with("gemma3", windows, 0_u32.into()).unwrap();
+    let toy = named("gemma3");
+    let whole = open(folder.path(), toy, &[], |m| {
+        m.set("gemma3.attention.sliding_window", 0_u32);
+        m.set("gemma3.attention.sliding_window_pattern", 1_u32);
+    });
+    Source::new(&whole).unwrap();
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use gguf::arch::{Rewind, Rule};
 use gguf::toy::{Toy, Weights, specs, swap_layers};
-use gguf::{CutError, Model, Plan, Source};
-use llama::{EngineConfig, required_tensors};
+use gguf::{CutError, Metadata, Model, Plan, Source};
+use llama::{EngineConfig, LoadError, required_tensors};
 use protocol::KvType;
 use tempfile::TempDir;
 
@@ -28,12 +28,17 @@ impl Bench {
     }
 
     pub(crate) fn new(toy: Toy) -> Self {
+        Self::changed(toy, &|_| ()).unwrap()
+    }
+
+    /// With other metadata; it fails if llama.cpp refuses that.
+    pub(crate) fn changed(toy: Toy, change: &dyn Fn(&mut Metadata)) -> Result<Self, LoadError> {
         let folder = tempfile::tempdir().unwrap();
         let meta = folder.path().join("meta.gguf");
-        toy.write_meta(&meta).unwrap();
+        toy.write_changed(&[], &meta, change).unwrap();
         let whole = folder.path().join("whole.gguf");
-        toy.write(&required_tensors(&meta).unwrap(), &whole).unwrap();
-        Self { folder, whole }
+        toy.write_changed(&required_tensors(&meta)?, &whole, change).unwrap();
+        Ok(Self { folder, whole })
     }
 }
 
@@ -53,21 +58,24 @@ fn measure(line: &mut Line) -> Vec<Vec<f32>> {
 }
 
 /// Whether everything is tried, and not only a share of it.
-fn is_soak() -> bool {
+pub(crate) fn is_soak() -> bool {
     std::env::var_os("PACELINE_SOAK").is_some()
 }
 
 /// Spreads shares over the toys, for each always the same one.
-fn turn(name: &str) -> u32 {
+pub(crate) fn turn(name: &str) -> u32 {
     name.bytes().map(u32::from).sum()
 }
 
-/// The cuts to try: every one in two, and one in three; by default only some of those in two.
+/// The cuts to try: every one in two, one in three, and those in three that leave a single layer in the middle; by default
+/// only some of those in two, and of every third toy one with a single layer.
 fn cuts(name: &str, n_layers: u32) -> Vec<Vec<u32>> {
     let step = if is_soak() { 1 } else { (n_layers / 3).max(3) };
     let first = turn(name) % step;
     let in_two = (1..n_layers).filter(|at| at % step == first).map(|at| vec![at]);
-    in_two.chain([vec![n_layers / 4, n_layers * 5 / 8]]).collect()
+    let chosen = turn(name).is_multiple_of(3).then_some(1 + turn(name) / 3 % (n_layers - 2));
+    let alone = (1..n_layers - 1).filter(|at| is_soak() || Some(*at) == chosen).map(|at| vec![at, at + 1]);
+    in_two.chain([vec![n_layers / 4, n_layers * 5 / 8]]).chain(alone).collect()
 }
 
 /// Slices of legal cuts give the whole model's logits.
@@ -298,7 +306,7 @@ fn check_one_cut(stored: usize) {
                 assert_eq!(difference(&measure(&mut whole), &measure(&mut staged)), 0.0, "{}", spec.name);
             }
             // A head size that blocks of 32 do not divide: llama.cpp refuses the model, cut or not.
-            (Err(llama::LoadError::Context { .. }), Err(llama::LoadError::Context { .. })) => {}
+            (Err(LoadError::Context { .. }), Err(LoadError::Context { .. })) => {}
             (whole, staged) => panic!("{}: {:?} {:?}", spec.name, whole.err(), staged.err()),
         }
     }

@@ -4,6 +4,7 @@
 mod architectures;
 mod engine;
 mod exact;
+mod kinds;
 mod models;
 mod nextn;
 mod prompts;
