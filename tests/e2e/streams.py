@@ -116,7 +116,8 @@ class Stream:
 
 
 def assert_a_kill_changes_nothing(serve, prompt, tokens, events):
-    """The text of an answer whose stage 1 is killed after so many events is the one that nothing disturbs."""
+    """The text of an answer whose stage 1 is killed after so many events is the one that nothing disturbs; the timings of both,
+    the undisturbed one first."""
     undisturbed = Stream(serve, tokens, prompt)
     undisturbed.wait_end(60)
     stream = Stream(serve, tokens, prompt)
@@ -126,3 +127,4 @@ def assert_a_kill_changes_nothing(serve, prompt, tokens, events):
     stream.wait_end(60)
     assert stream.text() == undisturbed.text()
     wait_gone([victim], 5)
+    return [each.parts()[-1]["timings"] for each in (undisturbed, stream)]

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import forgetful_toy
 from answers import essence, warm_and_cold
 from paceline import Serve, run
 from streams import assert_a_kill_changes_nothing
@@ -65,3 +66,30 @@ def test_a_killed_stage_changes_nothing(serve):
 def test_slices_are_what_the_whole_model_is(model):
     done = run("verify", model, "--stages", 2)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_model_that_takes_nothing_back_decodes_plainly_and_says_so(tmp_path):
+    model = forgetful_toy.write(tmp_path / "toy.gguf")
+    note = "decode one token after the other, without --speculate"
+    ask = lambda serve, prompt: serve.complete(prompt, TOKENS, logprobs=2, cache_prompt=False)
+
+    def answers(*guesses):
+        with Serve(model, "--stages", 2, "--threads", 1, "--exact", "--ctx", 2048, "--parallel", 2, *guesses) as serve:
+            serve.wait_ready()
+            with ThreadPoolExecutor(2) as clients:
+                found = list(clients.map(lambda prompt: ask(serve, prompt), PROMPTS))
+            # A text that is foretold, and one that repeats itself: there would be much to guess.
+            predicted = {"type": "content", "content": found[0]["choices"][0]["text"]}
+            found.append(serve.complete(PROMPTS[0], TOKENS, logprobs=2, prediction=predicted))
+            return sum(note in line for line in serve.lines), found
+
+    said, plain = answers("--speculate", "off")
+    assert said == 0
+    for guesses in (GUESSES, ("--speculate", "suffix", "--depth", 3, "--width", 4)):
+        said, found = answers(*guesses)
+        assert said == 1, said
+        assert [essence(one) for one in found] == [essence(one) for one in plain]
+        for timings in (one["timings"] for one in found):
+            # Each token has a window of its own.
+            assert timings["draft_n"] == 0 and timings["windows"]["in_flight_max"] == 1, timings
+            assert timings["windows"]["sent"] == TOKENS, timings

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::toys::{self, Shape, open};
 use gguf::toy::{Toy, Weights, specs};
 use gguf::{
-    CutError, Identity, Model, SliceError, SliceInfo, SliceNextN, Source, TensorType, WriteError,
+    CutError, Identity, Model, NoDrafts, SliceError, SliceInfo, SliceNextN, Source, TensorType, WriteError,
     embeddings_path, nextn_path, write_slice, write_vocab,
 };
 
@@ -404,6 +404,22 @@ fn blocks_that_draft_and_cannot_are_left_out() {
         let tail = cut(&source, 2, 4, folder.path());
         assert_eq!((tail.info.nextn, tail.model.n_blocks()), (None, 2));
         assert!(tail.model.arch_value("nextn_predict_layers").is_none());
+    }
+    // Sections of the model's own, where the block does not know any.
+    let toy = Toy::named("glm4moe-nextn").unwrap().layers(4);
+    let path = folder.path().join("sections.gguf");
+    for (sections, expected) in [([0; 4], Ok(4..5)), ([7, 1, 0, 0], Err(NoDrafts::Sections))] {
+        toy.write_changed(&toys::tensors(4, NEXTN), &path, |m| {
+            m.set("glm4moe.rope.dimension_sections", gguf::Value::u32s(&sections));
+        })
+        .unwrap();
+        let whole = Model::open(&path).unwrap();
+        let source = Source::new(&whole).unwrap();
+        assert_eq!(source.drafts(), expected);
+        let tail = cut(&source, 2, 4, folder.path());
+        assert_eq!((tail.info.nextn.is_some(), tail.model.n_blocks()), (expected.is_ok(), 2));
+        assert_eq!(nextn_path(tail.model.path()).exists(), expected.is_ok());
+        std::fs::remove_file(nextn_path(tail.model.path())).ok();
     }
 }
 

@@ -86,6 +86,26 @@ fn bad_calls_are_refused_and_leave_the_slots_as_they_were() {
     run(&[span(0, 5, 4, true)], &token(4)).unwrap();
 }
 
+/// llama.cpp interleaves their rows, so that what leaves a stage would be in another order.
+#[test]
+fn recurrent_layers_take_one_sequence_in_a_call() {
+    for name in ["qwen35", "mamba2"] {
+        let (_folder, path) = toy(name);
+        let mut engine = load(&config(&path)).unwrap();
+        let mut out = Vec::new();
+        let mut run = |spans: &[stage::Span]| {
+            let n_rows: usize = spans.iter().map(|span| span.n_rows).sum();
+            engine.run(spans, Input::Tokens(&vec![Token(1); n_rows]), &mut out)
+        };
+        for n_rows in [1, 4] {
+            let error = run(&[span(0, 0, n_rows, true), span(1, 0, n_rows, true)]).unwrap_err();
+            assert!(error.reason.contains("several sequences"), "{name}: {error}");
+        }
+        run(&[span(0, 0, 4, true)]).unwrap();
+        run(&[span(1, 0, 4, true)]).unwrap();
+    }
+}
+
 #[test]
 fn a_stopped_call_leaves_the_slots_as_they_were() {
     for name in ["llama", "gemma3"] {
@@ -145,11 +165,33 @@ fn what_cannot_work_is_refused_before_anything_is_loaded() {
         refusal(EngineConfig { gpu_layers: 1, device: Some("Abacus0".into()), ..good.clone() })
             .contains("Abacus0")
     );
+    for undo_rows in [16, u32::MAX] {
+        assert!(refusal(EngineConfig { undo_rows, ..good.clone() }).contains("cannot be undone"));
+    }
     assert!(refusal(EngineConfig::new("/nowhere/at-all.gguf")).contains("/nowhere/at-all.gguf"));
     let huge = load(&EngineConfig { context: 1 << 24, n_slots: 256, ..good }).err().expect("it is refused");
     assert!(matches!(huge, LoadError::Memory { .. }), "{huge}");
     let text = huge.to_string();
     assert!(text.contains("GiB") && text.contains("are free"), "{text}");
+}
+
+/// llama.cpp aborts unless a call has two rows more than can be undone.
+#[test]
+fn what_can_be_undone_is_less_than_a_call() {
+    for name in ["qwen35", "lfm2"] {
+        let (_folder, path) = toy(name);
+        for undo_rows in [1, 3, 15] {
+            let of = |max_rows| EngineConfig { undo_rows, max_rows, n_slots: 1, ..config(&path) };
+            for max_rows in [undo_rows, undo_rows + 1] {
+                let refused = load(&of(max_rows)).err().expect("it is refused");
+                assert!(matches!(&refused, LoadError::Config(why) if why.contains("undone")), "{refused}");
+            }
+            let mut engine = load(&of(undo_rows + 2)).unwrap();
+            let tokens = vec![Token(1); undo_rows as usize + 2];
+            engine.run(&[span(0, 0, tokens.len(), true)], Input::Tokens(&tokens), &mut Vec::new()).unwrap();
+            engine.truncate(Slot(0), Position(2)).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -109,14 +109,19 @@ fn what_was_decoded_can_be_read_again_in_chunks_to_the_last_bit() {
     assert!(n >= MODELS.len(), "{n} toys");
 }
 
+/// Toys whose recurrent layers can take back rows of the last call.
+fn with_snapshots() -> Vec<&'static str> {
+    let has = |spec: &&ToySpec| arch::find(spec.arch).is_ok_and(|arch| arch.rewind == Rewind::Snapshots);
+    let names: Vec<_> = specs().iter().filter(has).map(|spec| spec.name).collect();
+    assert!(names.len() >= 7, "{names:?}");
+    names
+}
+
 /// Windows of which all guesses can be wrong, and others that are computed, emptied or loaded before that is known.
 #[test]
 fn rows_of_the_last_call_can_be_taken_back_whatever_became_of_others_since() {
     const TEXT: usize = 60;
-    let has_snapshots =
-        |spec: &&ToySpec| arch::find(spec.arch).is_ok_and(|arch| arch.rewind == Rewind::Snapshots);
-    let mut n_models = 0;
-    for ToySpec { name, .. } in specs().iter().filter(has_snapshots) {
+    for name in with_snapshots() {
         let mut line = line(name, &EngineConfig { exact: true, undo_rows: 3, ..config(3) });
         assert_eq!(line.tail().shape().rewind, stage::Rewind::LastCall { rows: 3 }, "{name}");
         let tokens = tokens(TEXT, gguf::toy::VOCABULARY as usize, 5);
@@ -150,7 +155,51 @@ fn rows_of_the_last_call_can_be_taken_back_whatever_became_of_others_since() {
                 break;
             }
         }
-        n_models += 1;
     }
-    assert!(n_models >= 7, "{n_models} toys");
+}
+
+/// llama.cpp would take a whole call back, and earlier ones too, say that it did, and leave a state that was never there.
+#[test]
+fn no_call_is_taken_back_whole_and_none_before_the_last() {
+    const BASE: usize = 10;
+    for name in with_snapshots() {
+        let mut line = line(name, &EngineConfig { exact: true, undo_rows: 3, ..config(1) });
+        let tokens = tokens(BASE + 7, gguf::toy::VOCABULARY as usize, 6);
+        let plain = decode(&mut line, 0, &tokens, 0);
+        for width in 1..=3 {
+            line.cut(0, 0);
+            line.call(&[span(0, 0, BASE, false)], &tokens[..BASE]);
+            let mut at = BASE;
+            for window in ["the first", "the second"] {
+                line.call(&[span(0, at, width, true)], &tokens[at..at + width]);
+                for before in BASE - 1..=at {
+                    assert!(!line.try_cut(0, before), "{name}: {window} of {width} rows, back to {before}");
+                }
+                at += width;
+            }
+            // Nothing has come of it.
+            let logits = line.call(&[span(0, at, 1, true)], &tokens[at..=at]);
+            assert_eq!(difference(&logits, &plain[at..=at]), 0.0, "{name}, {width} rows");
+        }
+    }
+}
+
+#[test]
+fn between_two_calls_rows_are_taken_back_once() {
+    const BASE: usize = 10;
+    for name in with_snapshots() {
+        let mut line = line(name, &EngineConfig { exact: true, undo_rows: 3, ..config(1) });
+        let tokens = tokens(BASE + 4, gguf::toy::VOCABULARY as usize, 7);
+        let plain = decode(&mut line, 0, &tokens, 0);
+        for (first, second) in [(3, 2), (3, 1), (2, 1)] {
+            line.cut(0, 0);
+            line.call(&[span(0, 0, BASE, false)], &tokens[..BASE]);
+            line.call(&[span(0, BASE, 4, true)], &tokens[BASE..]);
+            line.cut(0, BASE + first);
+            assert!(!line.try_cut(0, BASE + second), "{name}: back to {second} behind {first}");
+            let at = BASE + first;
+            let logits = line.call(&[span(0, at, 1, true)], &tokens[at..=at]);
+            assert_eq!(difference(&logits, &plain[at..=at]), 0.0, "{name}: {second} behind {first}");
+        }
+    }
 }
