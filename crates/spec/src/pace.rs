@@ -31,8 +31,8 @@ const RELAX: f64 = 0.9995;
 /// without guesses costs about a percent.
 const STALE: u32 = 64;
 /// As long as it was measured less than [`FEW`] times, which the first calls of a process may well distort, more often.
-const FEW: u32 = 16;
-const STALE_AT_FIRST: u32 = 4;
+const FEW: u32 = 12;
+const STALE_AT_FIRST: u32 = 8;
 
 /// Chunks that begin deeper in a prompt than this say what depth costs; the others, what their rows do.
 const SHALLOW: u32 = 256;
