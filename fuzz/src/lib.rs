@@ -33,10 +33,10 @@ pub fn chat_template(source: &str) {
 }
 
 /// Does what waits, on this thread.
-fn wait_for(work: impl Future<Output = bool>) {
+pub fn wait_for<T>(work: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a process has a runtime");
     }
-    RUNTIME.with(|runtime| runtime.block_on(work));
+    RUNTIME.with(|runtime| runtime.block_on(work))
 }

@@ -162,7 +162,7 @@ fn a_reason_is_cut_between_characters() {
 }
 
 /// All events in these reads.
-fn events(reads: &[Vec<u8>]) -> Result<Vec<Event>, SegmentError> {
+pub(super) fn events(reads: &[Vec<u8>]) -> Result<Vec<Event>, SegmentError> {
     let mut inbox = Inbox::default();
     let mut events = Vec::new();
     for read in reads {

@@ -2,3 +2,4 @@ mod framing;
 mod heartbeat;
 mod live;
 mod memory;
+mod seeds;
