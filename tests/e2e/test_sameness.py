@@ -7,6 +7,7 @@ from machines import Cluster, stage
 
 from paceline import GEMMA, SMOLLM2, SOAK, Serve, environment, free_port, wait_until
 from prompts import FIFTY, ask, chosen
+from test_counters import metrics
 from wires import Gate
 
 MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
@@ -133,11 +134,12 @@ def test_guesses_and_a_tail_that_the_front_cannot_reach_give_the_same_answer(tmp
     with Serve(SMOLLM2, "--stages", 1, "--threads", 1, "--exact") as plain:
         plain.wait_ready()
         expected = answers(plain)
+        assert (plain.line()["mode"], metrics(plain)["paceline_relayed"]) == ("direct", 0)
     guessing = ("--threads", 1, "--exact", "--speculate", "auto", "--link", "delay=2ms")
 
     def check(serve):
         serve.wait_ready()
-        assert serve.line()["mode"] == "relay", serve.line()
+        assert (serve.line()["mode"], metrics(serve)["paceline_relayed"]) == ("relay", 1), serve.line()
         found = answers(serve)
         assert choices(found) == choices(expected)
         timings = found[0]["timings"]

@@ -27,3 +27,23 @@ impl Backoff {
         self.next = self.shortest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_begin_anew_after_a_success() {
+        let mut backoff = Backoff::new(ms(100), ms(1000));
+        let mut pauses = |n| (0..n).map(|_| backoff.pause()).collect::<Vec<_>>();
+        assert_eq!(pauses(6), [100, 200, 400, 800, 1000, 1000].map(ms));
+        // However long a machine stays away: no pause grows beyond that, and none is so short that the line is busy dialling.
+        assert!(pauses(1000).iter().all(|&pause| pause == ms(1000)));
+        backoff.reset();
+        assert_eq!([backoff.pause(), backoff.pause()], [100, 200].map(ms));
+    }
+}

@@ -167,6 +167,8 @@ fn line_registry(line: &LineStatus, ready: bool) -> Registry {
         registry.register(name, help, gauge);
     };
     gauge("ready", "1 if a token can flow through every stage", f64::from(u8::from(ready)));
+    let relayed = f64::from(u8::from(line.mode == "relay"));
+    gauge("relayed", "1 if verdicts come back through the stages instead of straight from the tail", relayed);
     gauge("queue", "Requests that wait", line.queue.into());
     gauge("running", "Live sequences", line.sequences.len() as f64);
     gauge("windows_in_flight", "Windows that a verdict is still to come for", line.windows_in_flight.into());

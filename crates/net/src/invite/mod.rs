@@ -255,7 +255,7 @@ impl Invitation {
 /// Why one connection came to nothing.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("the ticket is wrong or was used")]
+    #[error("the ticket is wrong, was used or has expired")]
     Wrong,
     #[error("the ticket was taken back")]
     TakenBack,

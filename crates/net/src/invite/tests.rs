@@ -95,6 +95,36 @@ async fn an_invitation_that_nobody_takes_ends() {
 }
 
 #[tokio::test]
+async fn a_ticket_that_has_expired_opens_no_later_invitation_and_is_named_once() {
+    let (log, _logged) = Log::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("root.pem");
+    ClusterRoot::new().unwrap().save(&path).unwrap();
+    // Each by a program of its own, as people have it.
+    let open = async |valid| {
+        let root = ClusterRoot::load(&path).unwrap();
+        let invitation = Invitation::open(root, "127.0.0.1:0", offer(valid)).await.unwrap();
+        let ticket = invitation.ticket(invitation.local_addr().to_string());
+        (invitation, ticket)
+    };
+    let (first, expired) = open(Duration::from_millis(1)).await;
+    assert!(matches!(first.wait().await, Err(InviteError::Expired)));
+    let (second, good) = open(LONG).await;
+    let waiting = tokio::spawn(second.wait());
+    let late = Ticket { address: good.address.clone(), ..expired };
+    for _ in 0..3 {
+        let refused = join(&late, NodeKey::generate().unwrap()).await;
+        assert!(
+            matches!(&refused, Err(JoinError::Refused { reason }) if reason.contains("has expired")),
+            "{refused:?}"
+        );
+    }
+    join(&good, NodeKey::generate().unwrap()).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    log.assert_once(&["the ticket is wrong, was used or has expired"]);
+}
+
+#[tokio::test]
 async fn garbage_and_members_of_the_line_do_not_disturb_an_invitation() {
     let (invitation, ticket, _) = invite(LONG).await;
     let waiting = tokio::spawn(invitation.wait());
