@@ -124,16 +124,20 @@ class Strike:
                 line.start(at)
 
     def detected(self):
-        """Seconds until the front said that its line is lost; none if it never did."""
+        """Seconds until the front said that its line is lost, which it does of every line that is struck."""
         serve = self.line.serve
+        heard = lambda: list(zip(serve.lines, serve.times))[self.n_lines :]
+        lost = lambda: next((at for said, at in heard() if "the line is lost" in said), None)
         with serve.said:
-            heard = list(zip(serve.lines, serve.times))[self.n_lines :]
-        return next((at - self.at for said, at in heard if "the line is lost" in said), None)
+            at = serve.said.wait_for(lost, HEALED_S)
+        assert at, f"nobody noticed that {self.what} befell {self.machines}: {serve.lines[self.n_lines :]}"
+        return at - self.at
 
     def over(self):
-        """Returns once nothing more happens."""
+        """Returns once nothing more happens: the loss was noticed, and made good."""
         if self.what in TRANSIENT:
             self.ends.join()
+        self.detected()
         self.line.heal()
 
 

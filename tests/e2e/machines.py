@@ -1,6 +1,13 @@
 """Lines of several machines, which are folders with keys of their own here: enrolment and `paceline stage`."""
 
-from paceline import Process, run
+import time
+
+import psutil
+
+from paceline import Process, run, wait_until
+
+# Share of a core that is nothing: a machine that is dialled again and again, and heartbeats.
+IDLE = 0.02
 
 
 class Cluster:
@@ -51,3 +58,18 @@ class Invitation(Process):
         except BaseException:
             self.stop()
             raise
+
+
+def assert_idle(*pids):
+    """Fails unless each of these processes computes nothing for a while."""
+    processes, shares = [psutil.Process(pid) for pid in pids], []
+    used = lambda: [sum(process.cpu_times()[:2]) for process in processes]
+    # Other things that the machine does may disturb a measurement, but not all of them.
+    for _ in range(5):
+        before, since = used(), time.monotonic()
+        wait_until(lambda: time.monotonic() - since >= 2, 10, "time stands still")
+        lasted = time.monotonic() - since
+        shares.append([(now - then) / lasted for now, then in zip(used(), before)])
+        if max(shares[-1]) < IDLE:
+            return
+    raise AssertionError(f"shares of a core while nobody asks for anything: {shares}")

@@ -75,11 +75,28 @@ class Stream:
             enough = self.more.wait_for(lambda: self.ended_at or said() >= length, within)
             assert enough, self.events
 
+    def wait_prompt(self, tokens, within=60):
+        """Returns once so many tokens of the prompt are read, or the answer has begun. Asks for `return_progress`."""
+
+        def read():
+            progress = [json.loads(event).get("prompt_progress") for event in self.events if event != "[DONE]"]
+            # An event without it is one of the answer.
+            return (progress[-1] or {"processed": tokens})["processed"] if progress else 0
+
+        with self.more:
+            enough = self.more.wait_for(lambda: self.ended_at or read() >= tokens, within)
+            assert enough, self.events
+
     def wait_end(self, within):
         """The last event, once the stream has ended."""
         self.thread.join(within)
         assert not self.thread.is_alive(), f"the stream goes on after {within} s: {self.events[-2:]}"
         return self.events[-1] if self.events else None
+
+    def came(self):
+        """The answer as it came: when, and what text. Events that add nothing to it are left out."""
+        pieces = (("".join(map(piece, choices(event))), at) for event, at in zip(self.events, self.times))
+        return [(at, text) for text, at in pieces if text]
 
     def longest_pause(self):
         """Seconds between two events at most."""

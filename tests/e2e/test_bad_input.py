@@ -11,9 +11,12 @@ import pytest
 from machines import Cluster
 
 from paceline import BINARY, GEMMA, SMOLLM2, SOAK, Process, Serve, complaint, run, wait_until
+from streams import PROMPT, Stream
 
 # Of the test model: everything before the tensors' data.
 HEAD_BYTES = 4 << 20
+# Strangers that come during one answer, and tokens of that answer.
+BESIDE, BESIDE_TOKENS = 200, 60
 COMMANDS = ["serve", "stage", "cluster", "split", "inspect", "verify"]
 
 
@@ -182,7 +185,7 @@ def strangers(port):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["paceline/1"])
+    context.set_alpn_protocols(["paceline-control/1"])
     number = 0
     while True:
         number += 1
@@ -216,22 +219,34 @@ def abuse(port, count):
         stream.close()
 
 
-def test_garbage_to_the_port_of_a_stage_costs_nothing():
-    with Serve(SMOLLM2, "--stages", 2, "--threads", 1) as serve:
+def abused_under_an_answer(serve, port, expected):
+    """Lets strangers connect while an answer comes, which must be the one that nothing disturbs."""
+    stream = Stream(serve, BESIDE_TOKENS)
+    stream.wait_events(2)
+    abuse(port, BESIDE)
+    assert stream.ended_at is None, "over before the last stranger came"
+    stream.wait_end(60)
+    assert stream.text() == expected
+
+
+def test_garbage_to_the_port_of_a_stage_costs_nothing_and_nobody_anything():
+    # Each token crosses two slow links, so that an answer lasts longer than the strangers that come meanwhile.
+    with Serve(SMOLLM2, "--stages", 2, "--threads", 1, "--exact", "--link", "delay=5ms") as serve:
         serve.wait_ready()
-        expected = serve.text("Once upon a time there was a")
+        expected = serve.text(PROMPT, BESIDE_TOKENS)
         status = serve.line()["stages"][1]
         port, process = int(status["address"].rpartition(":")[2]), psutil.Process(status["pid"])
         # Buffers that are made once are no leak.
         abuse(port, 60)
         wait_until(lambda: len(process.net_connections()) <= 4, 15, "connections stay")
         files, memory = process.num_fds(), process.memory_info().rss
-        abuse(port, 2000 if SOAK else 200)
+        for _ in range(10 if SOAK else 1):
+            abused_under_an_answer(serve, port, expected)
         wait_until(lambda: process.num_fds() <= files, 15, lambda: f"{process.num_fds()} open files, {files} before")
         assert process.memory_info().rss < memory + (8 << 20), (memory, process.memory_info().rss)
         assert serve.stage_pids()[1] == status["pid"]
-        assert serve.readiness() is None
-        assert serve.text("Once upon a time there was a") == expected
+        assert serve.readiness() is None and serve.line()["resumed"] == 0
+        assert serve.text(PROMPT, BESIDE_TOKENS) == expected
 
 
 def test_plain_http_to_the_port_of_a_stage_is_hung_up_on(line):

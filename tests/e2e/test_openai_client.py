@@ -3,7 +3,9 @@
 import json
 import math
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import openai
@@ -11,11 +13,13 @@ import pytest
 from conftest import CONTEXT
 from openai import OpenAI
 
+from chaos import chance
 from paceline import SMOLLM2, Serve, wait_until
+from streams import PROMPT, Stream
 
 MODEL = SMOLLM2.stem
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
-STORY = "Once upon a time there was a"
+STORY = PROMPT
 # Greedy, and not ended by the model.
 FIXED = {"temperature": 0, "extra_body": {"ignore_eos": True}}
 
@@ -117,37 +121,83 @@ def is_free(line):
     return status["sequences"] == [] and status["windows_in_flight"] == 0 and status["queue"] == 0
 
 
-def test_a_client_that_goes_away_frees_its_sequence_within_200_ms(line, client):
+def frees_within_200_ms(line, ask):
+    """Whether the line is free again so soon after a client has gone: `ask` makes a request that is running and gives what
+    ends its connection."""
     wait_until(lambda: is_free(line), 10, "the line is busy before the test")
     took = []
     # More often than there are places on the line: one that stayed taken would block the last ones. The machine may be
     # busy with other things, so the best time counts, and none may be long.
     for _ in range(6):
-        stream = client.completions.create(model=MODEL, prompt=STORY, max_tokens=450, stream=True, **FIXED)
-        read_some(stream, 3)
+        leave = ask()
         assert len(line.line()["sequences"]) == 1
         began = time.monotonic()
-        stream.close()
+        leave()
         wait_until(lambda: is_free(line), 3, lambda: f"still there: {line.line()}")
         took.append(time.monotonic() - began)
     assert min(took) < 0.2, took
 
 
-def ask_and_leave(line, body):
-    """Asks for a completion, and is gone as soon as it is on the line."""
+def test_a_client_that_goes_away_frees_its_sequence_within_200_ms(line, client):
+    def ask():
+        stream = client.completions.create(model=MODEL, prompt=STORY, max_tokens=450, stream=True, **FIXED)
+        read_some(stream, 3)
+        return stream.close
+
+    frees_within_200_ms(line, ask)
+
+
+def test_a_client_that_goes_away_before_its_whole_answer_frees_its_sequence_within_200_ms(line):
+    def ask():
+        generated = line.line()["tokens"]["generated"]
+        connection = ask_for(line, {"prompt": STORY, "max_tokens": 450, "temperature": 0, "ignore_eos": True})
+        wait_until(lambda: line.line()["tokens"]["generated"] > generated + 3, 30, "it is not answered")
+        return connection.close
+
+    frees_within_200_ms(line, ask)
+
+
+def ask_for(line, body):
+    """Asks for a completion; the connection, from which nothing was read."""
     url, raw = httpx.URL(line.url), json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: {url.host}\r\ncontent-length: {len(raw)}\r\n\r\n"
-    with socket.create_connection((url.host, url.port), timeout=60) as connection:
-        connection.sendall(head.encode() + raw)
-        wait_until(lambda: line.line()["sequences"], 30, "it never comes on the line")
+    connection = socket.create_connection((url.host, url.port), timeout=60)
+    connection.sendall(head.encode() + raw)
+    return connection
 
 
 def test_the_place_of_a_client_that_went_away_during_its_prompt_is_free_again(line):
     for _ in range(5):
         # All of the prompt is computed, every time, and as many tokens as there is room for: it is seen on the line.
-        ask_and_leave(line, {"prompt": STORY * 60, "max_tokens": -1, "cache_prompt": False, "ignore_eos": True})
+        body = {"prompt": STORY * 60, "max_tokens": -1, "cache_prompt": False, "ignore_eos": True}
+        with ask_for(line, body):
+            wait_until(lambda: line.line()["sequences"], 30, "it never comes on the line")
         wait_until(lambda: is_free(line), 10, lambda: f"still there: {line.line()}")
     assert line.text("The capital of France is", 1) == " Paris"
+
+
+def test_clients_that_go_away_at_any_moment_spoil_no_answer_beside_them_or_behind_them(line):
+    wait_until(lambda: is_free(line), 10, "the line is busy before the test")
+    pick, places = chance("clients that go away"), line.http.get("/props").json()["total_slots"]
+    prompts = [f"{n}. {STORY}" for n in range(places)]
+    expected = [line.text(prompt) for prompt in prompts]
+    whole = line.text(STORY, 100)
+    beside = [Stream(line, 100)]
+    for n in range(20):
+        if beside[-1].ended_at:
+            beside.append(Stream(line, 100))
+        # Every second one would get its answer piece by piece.
+        body = {"prompt": pick.choice(prompts), "max_tokens": 400, "ignore_eos": True, "stream": n % 2 == 0}
+        with ask_for(line, body):
+            # Before it is on the line, while its prompt is read, or within its answer.
+            threading.Event().wait(pick.random() * 0.1)
+    for stream in beside:
+        stream.wait_end(60)
+        assert stream.text() == whole
+    wait_until(lambda: is_free(line), 10, lambda: f"still there: {line.line()}")
+    # Whoever has left something behind has left it to one of these.
+    with ThreadPoolExecutor(places) as pool:
+        assert list(pool.map(line.text, prompts)) == expected
 
 
 def test_n_choices_are_drawn_each_for_itself(client):

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from chaos import Machines, chance
+from machines import assert_idle
 from paceline import SOAK, Serve
 from streams import Stream
 from toy import write
 
 # How long requests wait for a line here, and how soon after that they must be told.
-LIMIT_S, TOLD_S = 2, 2 if SOAK else 20
+LIMIT_S, TOLD_S = 2, 2 if SOAK else 4
 RESTARTS = 50 if SOAK else 4
 # Slow links, so that answers take seconds, also the rest of them: four hops a token.
 SLOW = ("--link", "delay=20ms")
@@ -81,6 +82,8 @@ def test_machines_that_come_and_go_stay_one_member_each(model, tmp_path):
             lost = everybody[turn % len(everybody)]
             line.kill([lost])
             serve.wait_reason(f"stage {everybody.index(lost)}")
+            if turn == 0:
+                assert_idle(serve.pid, *(line.running[at].pid for at in everybody if at != lost))
             line.start(lost)
             serve.wait_ready()
             assert (addresses(), line.seated(), serve.line()["spares"]) == (before, everybody, []), turn
@@ -112,6 +115,7 @@ def test_a_front_that_is_killed_leaves_stages_to_the_next_one(model, tmp_path):
 def test_rows_that_get_lost_on_the_way_have_a_spare_take_over(model, tmp_path):
     with Machines(tmp_path, model, spares=1, fixed=1, wires=True, args=ARGS, stage_args=SLOW) as line:
         serve = line.serve
+        serve.wait_line(r"Nothing stands by for stages 0, 2\.", 10)
         expected = undisturbed(serve)
         first, second, _ = line.seated()
         stream = Stream(serve, TOKENS, PROMPT)

@@ -6,12 +6,15 @@ import signal
 
 import pytest
 
-from paceline import SMOLLM2, SOAK, Serve, wait_gone
+from paceline import SMOLLM2, SOAK, Serve, wait_gone, wait_until
 from streams import Stream
+from toy import write
 
 # With results that do not depend on the shape of a batch, what is computed again is what was computed before.
 ARGS = (SMOLLM2, "--stages", 3, "--threads", 1, "--exact", "--parallel", 3)
 TOKENS = 200 if SOAK else 80
+# Of an answer that is struck late: beyond the latest kill.
+LONG = 300
 PROMPTS = ["Once upon a time there was a", "Q: What is rain?\nA:", "1. copper\n2. iron\n3."]
 
 
@@ -49,10 +52,50 @@ def test_a_killed_stage_costs_time_and_nothing_else(serve, seed):
 def test_a_kill_while_prompts_are_read_is_not_seen_either(serve):
     prompt = " ".join(PROMPTS) * 12
     expected = alone(serve, prompt)
+    victim, resumed = serve.stage_pids()[2], serve.line()["resumed"]
     stream = Stream(serve, TOKENS, prompt, cache_prompt=False)
-    os.kill(serve.stage_pids()[2], signal.SIGKILL)
+    wait_until(lambda: serve.line()["sequences"], 60, "it never comes on the line")
+    os.kill(victim, signal.SIGKILL)
+    assert not stream.events, "the prompt was read before the stage was killed"
     stream.wait_end(60)
     assert stream.text() == expected
+    assert serve.line()["resumed"] == resumed + 1
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """A line with an answer that takes its time: every token is on its way for three delays."""
+    model = write(tmp_path_factory.mktemp("models") / "toy.gguf")
+    with Serve(model, *ARGS[1:], "--ctx", 512, "--link", "delay=2ms") as serve:
+        serve.wait_ready()
+        stream = of_letters(serve)
+        stream.wait_end(60)
+        serve.undisturbed = stream.essence()
+        assert len(stream.parts()) > LONG, "a token is an event"
+        yield serve
+
+
+def of_letters(serve):
+    """An answer whose tokens are letters, so that each of them comes as soon as it is known."""
+    return Stream(serve, LONG, PROMPTS[0], logprobs=2, guided_regex=f"[a-z]{{{LONG}}}", ignore_eos=False)
+
+
+@pytest.mark.parametrize("count", [1, 17, 255])
+def test_a_stage_that_is_killed_at_an_exact_token_is_not_seen(slow, count):
+    resumed = slow.line()["resumed"]
+    # Where the machine is busy with other things the next token may be faster than the kill: then once more.
+    for n_kills in range(1, 6):
+        victim = slow.stage_pids()[1 + n_kills % 2]
+        stream = of_letters(slow)
+        stream.wait_events(count)
+        os.kill(victim, signal.SIGKILL)
+        came = len(stream.events)
+        stream.wait_end(60)
+        assert stream.essence() == slow.undisturbed
+        assert slow.line()["resumed"] == resumed + n_kills, "over before the stage was killed"
+        if came == count:
+            return
+    raise AssertionError(f"no kill met token {count}: the last one came at {came}")
 
 
 def test_an_answer_in_a_given_form_goes_on_in_it(serve):

@@ -3,11 +3,8 @@
 import contextlib
 import os
 import signal
-import time
 
-import psutil
-
-from machines import Cluster, stage
+from machines import Cluster, assert_idle, stage
 from paceline import SMOLLM2, SOAK, Serve, complaint, free_port, run, wait_until
 from streams import Stream
 
@@ -94,7 +91,7 @@ def test_a_spare_takes_the_place_of_a_killed_stage_which_stands_by_when_it_is_ba
         gone = lambda: serve.line()["spares"][0]["state"] == "gone"
         wait_until(gone, LEASE_S + 30, lambda: f"not gone: {serve.line()}")
         assert "pid" not in serve.line()["spares"][0]
-        idle(psutil.Process(serve.pid))
+        assert_idle(serve.pid)
 
         # Who was killed comes back and stands by, for whichever stage; then that one is killed.
         machines.start(port_of(first))
@@ -107,19 +104,6 @@ def test_a_spare_takes_the_place_of_a_killed_stage_which_stands_by_when_it_is_ba
         print(f"{kind} spare: longest pause {pause:.2f} s")
         assert texts == expected
         assert {s["address"] for s in serve.line()["stages"]} == {three, first["address"]}, serve.line()
-
-
-def idle(process):
-    """Fails unless the process computes nothing for a while."""
-    used = lambda: sum(process.cpu_times()[:2])
-    shares = []
-    for _ in range(5):
-        before, since = used(), time.monotonic()
-        wait_until(lambda: time.monotonic() - since >= 2, 10, "time stands still")
-        shares.append((used() - before) / (time.monotonic() - since))
-        if shares[-1] < 0.02:
-            return
-    raise AssertionError(f"shares of a core while a machine is away: {shares}")
 
 
 def test_a_spare_on_the_same_machine_takes_over_and_the_killed_process_becomes_the_spare():
