@@ -79,27 +79,46 @@ pub enum Rewind {
 /// What becomes of a model's own blocks that draft (NextN) when it is cut. They are no layers: no token passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextN {
-    /// They are left out: llama.cpp has no graph for them, or nobody measured it.
-    LeftOut,
+    /// They are left out: llama.cpp has no graph for them.
+    NoGraph,
+    /// They are left out for this reason, worded to follow "it has a block that drafts (NextN), but".
+    LeftOut(&'static str),
     /// They stand behind the layers of the tail's slice.
-    InTail {
-        /// Blocks at most, because llama.cpp aborts at more; a model with more loses them.
-        most: u32,
-    },
+    InTail(Blocks),
     /// They have a file of their own beside the tail's slice, because its rewrites would break them.
-    Apart {
-        /// Blocks at most, because llama.cpp aborts at more; a model with more loses them.
-        most: u32,
-    },
+    Apart(Blocks),
+}
+
+/// What llama.cpp wants of blocks that draft, and what it makes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Blocks at most, because llama.cpp aborts at more; a model with more loses them. Several are a chain: the first one
+    /// drafts the next token, the second one the token behind it, and so on.
+    pub most: u32,
+    /// Tensors of a block, besides those that all have, without which llama.cpp aborts.
+    pub needs: &'static [&'static str],
+    /// Keys with which it aborts, unless they are 0.
+    pub never_with: &'static [&'static str],
+    /// Which rows of a call a block leaves for its next step.
+    pub leaves: Leaves,
+}
+
+/// The rows of a call that a block which drafts leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// All of them.
+    All,
+    /// Those that are outputs: its graph takes no others to its end.
+    Outputs,
 }
 
 impl NextN {
-    /// Blocks at most.
+    /// What is wanted of the blocks; none where they are left out.
     #[must_use]
-    pub const fn most(self) -> u32 {
+    pub const fn blocks(self) -> Option<Blocks> {
         match self {
-            Self::LeftOut => 0,
-            Self::InTail { most } | Self::Apart { most } => most,
+            Self::NoGraph | Self::LeftOut(_) => None,
+            Self::InTail(blocks) | Self::Apart(blocks) => Some(blocks),
         }
     }
 }

@@ -93,7 +93,7 @@ impl Layout {
     /// What a slice of these layers needs.
     pub(crate) fn new(source: &Source<'_>, range: Range<u32>) -> Result<Self, CutError> {
         let is_tail = range.end == source.n_layers();
-        let in_tail = is_tail && matches!(source.arch().nextn, NextN::InTail { .. });
+        let in_tail = is_tail && matches!(source.arch().nextn, NextN::InTail(_));
         let nextn = if in_tail { source.nextn() } else { 0..0 };
         Self::at(source, Place { range, is_tail, nextn })
     }
@@ -107,7 +107,7 @@ impl Layout {
     /// embeddings and the head.
     pub(crate) fn nextn(source: &Source<'_>) -> Option<Self> {
         let blocks = source.nextn();
-        let is_apart = matches!(source.arch().nextn, NextN::Apart { .. }) && !blocks.is_empty();
+        let is_apart = matches!(source.arch().nextn, NextN::Apart(_)) && !blocks.is_empty();
         is_apart.then(|| {
             let end = source.n_layers();
             let mut layout = Self::bare(source, Place { range: end..end, is_tail: true, nextn: blocks });

@@ -20,7 +20,7 @@ use crate::{FileDigest, Identity, Metadata, Model, Tensor, TensorType, Value};
 pub use info::{SliceError, SliceInfo, SliceNextN};
 
 /// Raised when a slice's content changes for the same model and range, so that old ones are written again.
-pub const SLICE_VERSION: u32 = 3;
+pub const SLICE_VERSION: u32 = 4;
 
 /// A slice that could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -116,13 +116,21 @@ pub enum NoDrafts {
     #[error("it announces blocks that draft (NextN), but the file does not hold them")]
     Missing,
     /// No slice of this architecture keeps them.
-    #[error("blocks that draft (NextN) are not supported with the architecture {arch}")]
+    #[error("it has a block that drafts (NextN), but {reason}")]
     Architecture {
-        /// Its name.
-        arch: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A tensor or a key of this model, at which llama.cpp aborts.
+    #[error("llama.cpp cannot run its block that drafts (NextN) {what}")]
+    Unfit {
+        /// Without or with what.
+        what: String,
     },
     /// They would have to run one after the other.
-    #[error("it has {n} blocks that draft (NextN) in a chain, and llama.cpp runs {most}")]
+    #[error(
+        "it has {n} blocks that draft (NextN) in a chain, and llama.cpp runs {most} of this architecture's"
+    )]
     Chained {
         /// How many.
         n: u32,
@@ -210,16 +218,38 @@ impl<'m> Source<'m> {
         let blocks = self.n_layers..self.model.n_blocks();
         let has = |block: u32, name: &&str| self.model.tensor(&format!("blk.{block}.{name}")).is_some();
         let is_whole = |block: u32| NEEDED.iter().all(|name| has(block, name));
-        let (n, most) = (blocks.len() as u32, self.arch.nextn.most());
-        match self.arch.nextn {
-            _ if n == 0 => Err(NoDrafts::NoBlock),
-            NextN::LeftOut => Err(NoDrafts::Architecture { arch: self.arch.name }),
-            _ if n > most => Err(NoDrafts::Chained { n, most }),
-            _ if !blocks.clone().all(is_whole) => Err(NoDrafts::Missing),
-            // Where sections break them, sections of the model's own do so as well.
-            NextN::Apart { .. } if self.has_sections() => Err(NoDrafts::Sections),
-            NextN::InTail { .. } | NextN::Apart { .. } => Ok(blocks),
+        let n = blocks.len() as u32;
+        if n == 0 {
+            return Err(NoDrafts::NoBlock);
         }
+        let wanted = match self.arch.nextn {
+            NextN::NoGraph => {
+                let reason = "llama.cpp has no graph for those of its architecture";
+                return Err(NoDrafts::Architecture { reason });
+            }
+            NextN::LeftOut(reason) => return Err(NoDrafts::Architecture { reason }),
+            NextN::InTail(wanted) | NextN::Apart(wanted) => wanted,
+        };
+        if n > wanted.most {
+            return Err(NoDrafts::Chained { n, most: wanted.most });
+        }
+        if !blocks.clone().all(is_whole) {
+            return Err(NoDrafts::Missing);
+        }
+        if let Some(name) = wanted.needs.iter().find(|name| !blocks.clone().all(|block| has(block, name))) {
+            return Err(NoDrafts::Unfit { what: format!("without {name}") });
+        }
+        let is_set = |key: &&&str| {
+            self.model.arch_value(key).is_some_and(|value| value.as_f64().is_none_or(|value| value != 0.0))
+        };
+        if let Some(key) = wanted.never_with.iter().find(is_set) {
+            return Err(NoDrafts::Unfit { what: format!("with {key}") });
+        }
+        // Where sections break them, sections of the model's own do so as well.
+        if matches!(self.arch.nextn, NextN::Apart(_)) && self.has_sections() {
+            return Err(NoDrafts::Sections);
+        }
+        Ok(blocks)
     }
 
     fn check_keys(&self) -> Result<(), CutError> {

@@ -12,7 +12,7 @@ mod specs;
 
 use std::path::Path;
 
-pub use edit::{EditError, shard, swap_layers};
+pub use edit::{EditError, fewer_blocks, repeat_layer, shard, swap_layers, without};
 
 use crate::header::tensor_bytes;
 use crate::write::{NewTensor, write_file};
@@ -67,22 +67,27 @@ enum Key {
 }
 
 impl Key {
-    /// An array with an entry for each of the variant's own layers goes round for the layers that there are.
-    fn fit(self, own: usize, n_layers: usize) -> Value {
+    /// An array with an entry for each of the variant's own layers goes round for the layers that there are; those of its
+    /// blocks that draft stay behind them.
+    fn fit(self, spec: &ToySpec, n_layers: u32) -> Value {
         match self {
             Self::U(value) => value.into(),
             Self::F(value) => value.into(),
             Self::B(value) => value.into(),
-            Self::Us(values) => Value::u32s(&cycled(values, own, n_layers)),
-            Self::Fs(values) => Value::f32s(&cycled(values, own, n_layers)),
-            Self::Bs(values) => Value::bools(&cycled(values, own, n_layers)),
+            Self::Us(values) => Value::u32s(&cycled(values, spec, n_layers)),
+            Self::Fs(values) => Value::f32s(&cycled(values, spec, n_layers)),
+            Self::Bs(values) => Value::bools(&cycled(values, spec, n_layers)),
         }
     }
 }
 
-fn cycled<T: Copy>(values: &[T], own: usize, n_layers: usize) -> Vec<T> {
-    let n = if values.len() == own { n_layers } else { values.len() };
-    values.iter().copied().cycle().take(n).collect()
+fn cycled<T: Copy>(values: &[T], spec: &ToySpec, n_layers: u32) -> Vec<T> {
+    let own = spec.n_layers as usize;
+    if values.len() != own && values.len() != own + spec.n_nextn() as usize {
+        return values.to_vec();
+    }
+    let (layers, blocks) = values.split_at(own);
+    layers.iter().cycle().take(n_layers as usize).chain(blocks).copied().collect()
 }
 
 /// All variants.
@@ -180,7 +185,7 @@ impl Toy {
             // The only ones without a prefix.
             let bare = key.starts_with("xielu.");
             let key = if bare { key.to_owned() } else { format!("{arch}.{key}") };
-            out.set(key, value.fit(self.spec.n_layers as usize, self.n_layers as usize));
+            out.set(key, value.fit(self.spec, self.n_layers));
         }
         out
     }
@@ -219,6 +224,8 @@ impl Toy {
     ) -> Result<(), WriteError> {
         let mut metadata = self.metadata();
         change(&mut metadata);
+        let fused = (self.spec.arch == "mimo2" && self.spec.n_nextn() > 0).then(|| nextn::fused(tensors));
+        let tensors = fused.as_deref().unwrap_or(tensors);
         let new: Vec<_> =
             tensors.iter().filter(|tensor| self.has(&tensor.name)).map(|t| self.new_tensor(t)).collect();
         let fill = |at: usize, out: &mut crate::write::Output<'_>| {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use gguf::arch::Leaves;
 use llama_cpp_sys_2 as sys;
 use protocol::KvType;
 use stage::{Cancel, Slot};
@@ -77,21 +78,27 @@ impl Context {
     pub(crate) fn new(model: Arc<Model>, options: &ContextOptions, path: &Path) -> Result<Self, LoadError> {
         let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_DEFAULT)?;
         if options.keeps_nextn {
-            nextn::keep(context.raw)?;
+            nextn::keep(context.raw, Leaves::All)?;
         }
         Ok(context)
     }
 
     /// A context for the model's own blocks that draft alone; the model must have been loaded with them, else llama.cpp
-    /// aborts.
+    /// aborts. `leaves` must be what their graph does: it says of which rows there are hidden rows.
     pub(crate) fn drafting(
         model: Arc<Model>,
         options: &ContextOptions,
         path: &Path,
+        leaves: Leaves,
     ) -> Result<Self, LoadError> {
         let context = Self::make(model, options, path, sys::LLAMA_CONTEXT_TYPE_MTP)?;
-        nextn::keep(context.raw)?;
+        nextn::keep(context.raw, leaves)?;
         Ok(context)
+    }
+
+    /// Which of the model's blocks that draft the next calls run, from 0; it must have so many.
+    pub(crate) fn run_block(&mut self, block: usize) {
+        nextn::run_block(self.raw, block as i32);
     }
 
     fn make(
@@ -249,7 +256,7 @@ impl Context {
         Some(unsafe { std::slice::from_raw_parts(rows.as_ptr(), n_rows * width) })
     }
 
-    /// What a block that drafts has left for its own next step, of a row of the last batch.
+    /// What a block that drafts has left for the next step, of a row of the last batch that was flagged as output.
     pub(crate) fn nextn_row(&self, row: usize, width: usize) -> Option<&[f32]> {
         let row = nextn::row(self.raw, i32::try_from(row).ok()?)?;
         // SAFETY: a non-null answer points to a row's values, which stay unchanged until the next call that computes, and
@@ -397,6 +404,7 @@ fn scheduler_of(_ctx: NonNull<sys::llama_context>) -> Result<sys::ggml_backend_s
 mod nextn {
     use std::ptr::NonNull;
 
+    use gguf::arch::Leaves;
     use llama_cpp_sys_2 as sys;
 
     use crate::LoadError;
@@ -408,14 +416,22 @@ mod nextn {
         fn get_nextn(ctx: *mut sys::llama_context) -> *mut f32;
         #[link_name = "_Z30llama_get_embeddings_nextn_ithP13llama_contexti"]
         fn get_nextn_ith(ctx: *mut sys::llama_context, row: i32) -> *mut f32;
+        #[link_name = "_Z28llama_set_nextn_layer_offsetP13llama_contexti"]
+        fn set_nextn_layer_offset(ctx: *mut sys::llama_context, offset: i32);
     }
 
-    /// Has a context keep the hidden rows of all rows. ("Masked", of outputs only, they would be the wrong ones wherever some
-    /// rows of a call are no outputs.)
-    pub(super) fn keep(ctx: NonNull<sys::llama_context>) -> Result<(), LoadError> {
+    /// Has a context keep the hidden rows of the rows whose graph leaves some. ("Masked", of outputs only, they would be the
+    /// wrong ones of a graph that leaves all, wherever some rows of a call are no outputs; and of a graph that leaves outputs
+    /// only, llama.cpp would read behind the end of them unless they are masked.)
+    pub(super) fn keep(ctx: NonNull<sys::llama_context>, leaves: Leaves) -> Result<(), LoadError> {
         // SAFETY: the context is live and idle; the call sets flags that the next one reads.
-        unsafe { set_nextn(ctx.as_ptr(), true, false) };
+        unsafe { set_nextn(ctx.as_ptr(), true, leaves == Leaves::Outputs) };
         Ok(())
+    }
+
+    pub(super) fn run_block(ctx: NonNull<sys::llama_context>, block: i32) {
+        // SAFETY: the context is live and idle; the call sets a number that the next one reads.
+        unsafe { set_nextn_layer_offset(ctx.as_ptr(), block) };
     }
 
     pub(super) fn rows(ctx: NonNull<sys::llama_context>) -> Option<NonNull<f32>> {
@@ -433,13 +449,16 @@ mod nextn {
 mod nextn {
     use std::ptr::NonNull;
 
+    use gguf::arch::Leaves;
     use llama_cpp_sys_2 as sys;
 
     use crate::LoadError;
 
-    pub(super) fn keep(_ctx: NonNull<sys::llama_context>) -> Result<(), LoadError> {
+    pub(super) fn keep(_ctx: NonNull<sys::llama_context>, _leaves: Leaves) -> Result<(), LoadError> {
         Err(LoadError::Config("a model's own drafts are only available on Linux and macOS".to_owned()))
     }
+
+    pub(super) fn run_block(_ctx: NonNull<sys::llama_context>, _block: i32) {}
 
     pub(super) fn rows(_ctx: NonNull<sys::llama_context>) -> Option<NonNull<f32>> {
         None

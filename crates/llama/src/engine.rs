@@ -64,7 +64,7 @@ impl LlamaEngine {
         };
         let options = ModelOptions {
             vocab_only: false,
-            drafts: drafts.as_deref() == Some(&*config.path),
+            drafts: drafts.as_ref().is_some_and(|own| own.path == config.path),
             gpu_layers: config.gpu_layers,
             device: config.device.clone(),
             exact: config.exact,
@@ -85,11 +85,11 @@ impl LlamaEngine {
         let mut context = Context::new(Arc::clone(&model), &wanted, &config.path)?;
         let nextn = match &drafts {
             None => None,
-            Some(path) if *path == config.path => Some(NextN::new(Arc::clone(&model), &wanted, path)?),
-            Some(path) => {
+            Some(own) if own.path == config.path => Some(NextN::new(Arc::clone(&model), &wanted, own)?),
+            Some(apart) => {
                 let options = ModelOptions { drafts: true, ..options };
-                let beside = Arc::new(Model::load(path, &options, &mut |_| ())?);
-                Some(NextN::new(beside, &wanted, path)?)
+                let beside = Arc::new(Model::load(&apart.path, &options, &mut |_| ())?);
+                Some(NextN::new(beside, &wanted, apart)?)
             }
         };
         if role.capture.is_some() {

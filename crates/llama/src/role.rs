@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::path::PathBuf;
 
+use gguf::arch::{self, Leaves};
 use gguf::{CutError, Model, SliceError, SliceInfo, Source};
 use protocol::LayerRange;
 
@@ -22,6 +23,17 @@ pub(crate) struct Role {
     pub(crate) capture: Option<CString>,
     /// The tensors of the norm behind the last layer, if it can be checked.
     pub(crate) final_norm: Option<String>,
+}
+
+/// A model's own blocks that draft.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Drafting {
+    /// The file that holds them.
+    pub(crate) path: PathBuf,
+    /// How many there are, one behind the other.
+    pub(crate) n_blocks: usize,
+    /// Which rows of a call they leave for their next step.
+    pub(crate) leaves: Leaves,
 }
 
 impl Role {
@@ -70,23 +82,29 @@ impl Role {
     ///
     /// # Errors
     /// If it cannot draft. llama.cpp is not asked: it would abort.
-    pub(crate) fn drafts(&self, file: &Model) -> Result<PathBuf, LoadError> {
+    pub(crate) fn drafts(&self, file: &Model) -> Result<Drafting, LoadError> {
         let refused = |reason: String| LoadError::NoDrafts { path: file.path().to_path_buf(), reason };
         if !self.is_tail {
             return Err(refused("it is not the tail of its model".into()));
         }
-        match SliceInfo::read(file) {
-            Ok(SliceInfo { nextn: Some(nextn), .. }) => Ok(match nextn.is_apart {
-                true => gguf::nextn_path(file.path()),
-                false => file.path().to_path_buf(),
-            }),
-            Ok(_) => Err(refused("the model that it was cut from has no block for that (NextN)".into())),
+        let own = file.path().to_path_buf();
+        let (path, n_blocks) = match SliceInfo::read(file) {
+            Ok(SliceInfo { nextn: Some(nextn), .. }) => {
+                (if nextn.is_apart { gguf::nextn_path(file.path()) } else { own }, nextn.n_blocks as usize)
+            }
+            Ok(_) => {
+                return Err(refused("the model that it was cut from has no block for that (NextN)".into()));
+            }
             Err(_) => {
                 let source = Source::new(file).map_err(|error| refused(error.to_string()))?;
-                source.drafts().map_err(|reason| refused(reason.to_string()))?;
-                Ok(file.path().to_path_buf())
+                (own, source.drafts().map_err(|reason| refused(reason.to_string()))?.len())
             }
-        }
+        };
+        let arch = arch::find(file.arch()).map_err(|reason| refused(reason.to_string()))?;
+        let wanted = arch.nextn.blocks().filter(|wanted| (1..=wanted.most as usize).contains(&n_blocks));
+        let wanted =
+            wanted.ok_or_else(|| refused("it was cut for another version of this program".into()))?;
+        Ok(Drafting { path, n_blocks, leaves: wanted.leaves })
     }
 
     /// The embedding rows beside the first of several slices. Where first and tail are one, llama.cpp looks tokens up.

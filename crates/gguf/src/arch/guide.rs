@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    Absent, Align, Architecture, Capture, NextN, RecurrentLayers, Rewind, Rule, Scale, Test, Windows, all,
-    refused,
+    Absent, Align, Architecture, Blocks, Capture, NextN, RecurrentLayers, Rewind, Rule, Scale, Test, Windows,
+    all, refused,
 };
 
 const HEAD: &str = "\
@@ -26,7 +26,9 @@ This file is written from the table in `crates/gguf/src/arch/table.rs`; a test s
 * *Takes back*: how far llama.cpp can take back tokens that have been computed. Where that is not *anything*, some layers
   are recurrent: such models begin with a known prompt only where all of it is known, and guess one window at a time (*the
   last call's*) or not at all (*nothing*; `--speculate` is left out, and that is said).
-* *Drafts itself*: whether slices keep the model's own blocks that draft (NextN).
+* *Drafts itself*: where the model's own blocks that draft (NextN) are kept, if it has any; of a *chain* each one drafts
+  another token. Elsewhere they are left out, for the reason that stands here, or else because llama.cpp has no graph
+  for them, and `--speculate mtp` says so.
 
 | architecture | in a slice | logits | takes back | drafts itself |
 |---|---|---|---|---|
@@ -66,9 +68,11 @@ const fn rewind(rewind: Rewind) -> &'static str {
 
 const fn nextn(nextn: NextN) -> &'static str {
     match nextn {
-        NextN::LeftOut => "",
-        NextN::InTail { .. } => "in the tail's slice",
-        NextN::Apart { .. } => "in a file beside the tail's slice",
+        NextN::NoGraph => "",
+        NextN::LeftOut(reason) => reason,
+        NextN::InTail(Blocks { most: 1, .. }) => "in the tail's slice",
+        NextN::InTail(_) => "a chain, in the tail's slice",
+        NextN::Apart(_) => "in a file beside the tail's slice",
     }
 }
 

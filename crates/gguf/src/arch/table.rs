@@ -2,8 +2,8 @@
 
 use super::AttentionFix::{QueryNorm, RotationFactor};
 use super::{
-    Absent, Align, Architecture, Capture, FinalNorm, NextN, RecurrentLayers, Rewind, Rule, Scale, Test,
-    Windows,
+    Absent, Align, Architecture, Blocks, Capture, FinalNorm, Leaves, NextN, RecurrentLayers, Rewind, Rule,
+    Scale, Test, Windows,
 };
 
 const fn as_is(name: &'static str) -> Architecture {
@@ -20,7 +20,7 @@ const fn with(name: &'static str, rules: &'static [Rule]) -> Architecture {
         capture: Capture::OfLayer("l_out"),
         final_norm: FinalNorm::Called("output_norm"),
         tolerance: 0.0,
-        nextn: NextN::LeftOut,
+        nextn: NextN::NoGraph,
         rewind: Rewind::Anywhere,
     }
 }
@@ -73,9 +73,14 @@ const BY_EXPERT_STEP: Rule = Rule::Aligned(Align::ToKey("interleave_moe_layer_st
 const POSITIONS_ONCE: Rule = Rule::FirstOnly { tensor: "position_embd.weight", later: Absent::Zero };
 
 /// llama.cpp's graph for drafting takes one block.
-const IN_TAIL: NextN = NextN::InTail { most: 1 };
-/// The same, and its rotation cannot do sections.
-const APART: NextN = NextN::Apart { most: 1 };
+const ONE_BLOCK: Blocks = Blocks { most: 1, needs: &[], never_with: &[], leaves: Leaves::All };
+const IN_TAIL: NextN = NextN::InTail(ONE_BLOCK);
+/// The same, and the block has experts.
+const SPARSE_IN_TAIL: NextN = NextN::InTail(Blocks { needs: &["ffn_gate_inp.weight"], ..ONE_BLOCK });
+/// Real ones are of three; the limit bounds what a hostile file makes us do.
+const CHAIN: Blocks = Blocks { most: 8, leaves: Leaves::Outputs, ..ONE_BLOCK };
+/// Its rotation cannot do sections.
+const APART: NextN = NextN::Apart(ONE_BLOCK);
 
 /// Ordered by name. Tolerances are twice the largest difference measured.
 pub(super) const ARCHITECTURES: &[Architecture] = &[
@@ -90,7 +95,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     with("baichuan", &[Rule::AsByDepth(&[(32, "llama"), (40, "refact")])]),
     as_is("bailingmoe"),
     as_is("bailingmoe2"),
-    snapshots("bailingmoe3", &[HEADLESS]),
+    Architecture { nextn: IN_TAIL, ..snapshots("bailingmoe3", &[HEADLESS]) },
     as_is("bitnet"),
     // Every input is normalised.
     with(
@@ -104,13 +109,20 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     as_is("chatglm"),
     as_is("codeshell"),
     with("cohere2", &[window(4)]),
-    with("cohere2moe", &[late_window(4, false)]),
+    Architecture { nextn: SPARSE_IN_TAIL, ..with("cohere2moe", &[late_window(4, false)]) },
     as_is("command-r"),
     as_is("dbrx"),
     with("deci", &[Rule::WholeLayers]),
     as_is("deepseek"),
-    with("deepseek2", &[Rule::LowRankQuery, Rule::GatingFunction]),
-    as_is("deepseek32"),
+    Architecture {
+        nextn: NextN::InTail(Blocks {
+            needs: &["ffn_gate_inp.weight", "attn_q_a.weight", "attn_k_b.weight"],
+            never_with: &["attention.temperature_scale"],
+            ..ONE_BLOCK
+        }),
+        ..with("deepseek2", &[Rule::LowRankQuery, Rule::GatingFunction])
+    },
+    Architecture { nextn: SPARSE_IN_TAIL, ..as_is("deepseek32") },
     as_is("dots1"),
     as_is("ernie4_5"),
     with("ernie4_5-moe", &[BY_EXPERT_STEP]),
@@ -164,7 +176,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
             ],
         )
     },
-    with("glm-dsa", &[Rule::SharedIndexer]),
+    Architecture { nextn: SPARSE_IN_TAIL, ..with("glm-dsa", &[Rule::SharedIndexer]) },
     // Query and key are permuted, so that their products are summed in another order.
     Architecture { tolerance: 3e-2, ..with("glm4", &[Rule::RotationSections { neighbours: true }]) },
     Architecture { nextn: APART, ..with("glm4moe", &[Rule::RotationSections { neighbours: false }]) },
@@ -209,7 +221,13 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     forgetful("mamba2", &[]),
     with("maple", &[LISTED_WINDOWS]),
     with("mellum", &[optional_window(4)]),
-    with("mimo2", &[LISTED_WINDOWS]),
+    Architecture {
+        nextn: NextN::InTail(Blocks {
+            needs: &["attn_qkv.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"],
+            ..CHAIN
+        }),
+        ..with("mimo2", &[LISTED_WINDOWS])
+    },
     with("minicpm", &[Rule::EmbeddingScaleOnce, Rule::ResidualScale { numerator: 1.4 }]),
     // Every input is multiplied by 12.
     Architecture {
@@ -230,6 +248,7 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         capture: Capture::OfLayer("nemotron_h_block_out"),
+        nextn: SPARSE_IN_TAIL,
         ..snapshots("nemotron_h_moe", &[NEMOTRON])
     },
     as_is("olmo"),
@@ -250,9 +269,14 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     with("qwen2vl", &[NO_IMAGES]),
     as_is("qwen3"),
     Architecture { nextn: IN_TAIL, ..snapshots("qwen35", &[ATTENTION_IN_FOUR]) },
-    snapshots("qwen35moe", &[ATTENTION_IN_FOUR]),
+    Architecture { nextn: SPARSE_IN_TAIL, ..snapshots("qwen35moe", &[ATTENTION_IN_FOUR]) },
     as_is("qwen3moe"),
-    forgetful("qwen3next", &[ATTENTION_IN_FOUR]),
+    Architecture {
+        nextn: NextN::LeftOut(
+            "llama.cpp cannot take back what its recurrent layers have made of a wrong guess",
+        ),
+        ..forgetful("qwen3next", &[ATTENTION_IN_FOUR])
+    },
     with("qwen3vl", &[NO_IMAGES]),
     with("qwen3vlmoe", &[NO_IMAGES]),
     as_is("refact"),
@@ -271,6 +295,10 @@ pub(super) const ARCHITECTURES: &[Architecture] = &[
     with("starcoder", &[POSITIONS_ONCE]),
     as_is("starcoder2"),
     // The last layer's output has a name of its own.
-    Architecture { capture: Capture::Named("h_nextn"), ..with("step35", &[LISTED_WINDOWS]) },
+    Architecture {
+        capture: Capture::Named("h_nextn"),
+        nextn: NextN::InTail(CHAIN),
+        ..with("step35", &[LISTED_WINDOWS])
+    },
     as_is("xverse"),
 ];

@@ -1,4 +1,5 @@
-//! Copies of a model that differ in one way: over several files, or with two layers swapped.
+//! Copies of a model that differ in one way: over several files, with layers swapped or
+//! repeated, or without a tensor.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,60 @@ pub fn swap_layers(model: &Model, a: u32, b: u32, path: &Path) -> Result<(), Edi
         };
         pairs.push((tensor, from));
     }
+    write(model, path, model.metadata(), &pairs)
+}
+
+/// Writes the model with what layer `from` holds in the layers `to` as well.
+///
+/// # Errors
+/// If the layers are not alike, or the file cannot be written.
+pub fn repeat_layer(model: &Model, from: u32, to: &[u32], path: &Path) -> Result<(), EditError> {
+    let mut pairs = vec![];
+    for tensor in model.tensors() {
+        let source = match tensor.layer() {
+            Some((layer, rest)) if to.contains(&layer) => {
+                let source = model.tensor(&format!("blk.{from}.{rest}"));
+                let alike = source.filter(|source| (&source.dims, source.ty) == (&tensor.dims, tensor.ty));
+                alike.ok_or(EditError::Unlike(from, layer))?
+            }
+            _ => tensor,
+        };
+        pairs.push((tensor, source));
+    }
+    write(model, path, model.metadata(), &pairs)
+}
+
+/// Writes the model with its first blocks only, of which one drafts.
+///
+/// # Errors
+/// If the file cannot be written.
+///
+/// # Panics
+/// If the model has fewer blocks.
+pub fn fewer_blocks(model: &Model, n_blocks: u32, path: &Path) -> Result<(), EditError> {
+    let mut metadata = model.metadata().clone();
+    for (key, value) in model.metadata().iter() {
+        if let Some(array) =
+            value.as_array().filter(|array| array.len() == u64::from(model.n_blocks()) as usize)
+        {
+            let own = array.select(0..n_blocks as usize).expect("the model has so many blocks");
+            metadata.set(key, own);
+        }
+    }
+    metadata.set(format!("{}.block_count", model.arch()), n_blocks);
+    metadata.set(format!("{}.nextn_predict_layers", model.arch()), 1_u32);
+    let kept = |tensor: &&Tensor| tensor.layer().is_none_or(|(layer, _)| layer < n_blocks);
+    let pairs: Vec<_> = model.tensors().iter().filter(kept).map(|tensor| (tensor, tensor)).collect();
+    write(model, path, &metadata, &pairs)
+}
+
+/// Writes the model without a tensor.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn without(model: &Model, name: &str, path: &Path) -> Result<(), EditError> {
+    let rest = model.tensors().iter().filter(|tensor| tensor.name != name);
+    let pairs: Vec<_> = rest.map(|tensor| (tensor, tensor)).collect();
     write(model, path, model.metadata(), &pairs)
 }
 

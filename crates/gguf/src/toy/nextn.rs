@@ -1,7 +1,7 @@
 //! Weights of toys that draft for themselves: what follows a token is mostly a function of it, so that the layers and the
 //! block that drafts agree on some tokens and not on others.
 
-use super::{VOCABULARY, WIDTH};
+use super::{ToyTensor, VOCABULARY, WIDTH};
 use crate::write::NewTensor;
 
 /// What the layers add to a row, against what they add in other toys: a row keeps most of its token.
@@ -30,6 +30,23 @@ where
         rest if rest.starts_with("ffn_down") => Some(noise(NOISE * inverse_root)),
         _ => None,
     }
+}
+
+/// With query, key and value of every layer in one matrix, which llama.cpp offers to nobody but wants of some blocks.
+pub(super) fn fused(tensors: &[ToyTensor]) -> Vec<ToyTensor> {
+    let n_rows = |layer: &str, part: &str| {
+        let name = format!("{layer}.attn_{part}.weight");
+        tensors.iter().find(|tensor| tensor.name == name).map_or(0, |tensor| tensor.dims[1])
+    };
+    let fuse = |tensor: &ToyTensor| match tensor.name.split_once(".attn_") {
+        Some((layer, "q.weight")) => {
+            let dims = vec![tensor.dims[0], ["q", "k", "v"].map(|part| n_rows(layer, part)).iter().sum()];
+            Some(ToyTensor { name: format!("{layer}.attn_qkv.weight"), dims })
+        }
+        Some((_, "k.weight" | "v.weight")) => None,
+        _ => Some(tensor.clone()),
+    };
+    tensors.iter().filter_map(fuse).collect()
 }
 
 /// The embeddings, each in the row of the token that follows.

@@ -26,8 +26,8 @@ const fn variant(name: &'static str, arch: &'static str, keys: &'static [Keys]) 
 
 /// A window shorter than the test prompts.
 const WINDOW: Keys = &[("attention.sliding_window", U(8))];
-const PATTERN: Keys =
-    &[("attention.sliding_window_pattern", Key::Bs(&[true, true, false, true, true, true, false, true]))];
+const PATTERN_KEY: &str = "attention.sliding_window_pattern";
+const PATTERN: Keys = &[(PATTERN_KEY, Key::Bs(&[true, true, false, true, true, true, false, true]))];
 /// The size of a head, unlike the nominal one where there are other than four heads.
 const HEADS: Keys = &[("attention.key_length", U(32)), ("attention.value_length", U(32))];
 /// Head size and nominal head size (128 / 2) differ, so that the attention scale matters.
@@ -104,6 +104,7 @@ const NEMOTRON: Keys = &[
     ("attention.head_count_kv", Us(&[0, 0, 2, 0, 0, 0, 2, 0])),
 ];
 const ONE_NEXTN: Keys = &[("nextn_predict_layers", U(1))];
+const THREE_NEXTN: Keys = &[("nextn_predict_layers", U(3))];
 
 /// A block that drafts may have embeddings and a head of its own.
 const MODELS_OWN: &[&str] = &["nextn.embed_tokens", "nextn.shared_head_head"];
@@ -111,5 +112,7 @@ const MODELS_OWN: &[&str] = &["nextn.embed_tokens", "nextn.shared_head_head"];
 const NO_NEXTN: &[&str] = &["nextn"];
 /// Keys and values are compressed together.
 const COMPRESSED: &[&str] = &["attn_kv_b."];
+/// The same, in toys that draft.
+const NEXTN_COMPRESSED: &[&str] = &["attn_kv_b.", "nextn.embed_tokens", "nextn.shared_head_head"];
 /// Keys and values are apart.
 const NOT_COMPRESSED: &[&str] = &["attn_k_b.", "attn_v_b.", "exp_probs_b"];

@@ -3,9 +3,9 @@
 use super::{
     COMPRESSED, DELTA_NET, EXPERT_NORM, EXPERT_SCALE_ONE, EXPERT_SCALE_TWO, FOUR_KV_HEADS, FULL_ROTATION,
     GRANITE, HALF_ROTATION, HEADS, INDEXER, KIMI, KV_RANK, Keys, LATENT, LONG_KEYS, MAMBA, MAMBA2,
-    MODELS_OWN, MOE, NEMOTRON, NO_ATTENTION, NOT_COMPRESSED, ONE_DENSE, ONE_KV_HEAD, ONE_NEXTN, PATTERN,
-    QUARTER_LOGITS, QUERY_RANK, SHARED_EXPERT, SHARED_WIDTH, SIGMOID, SMALL_SECTIONS, THREE_WITH_HEADS,
-    TWO_BASES, TWO_DENSE, TWO_HEADS, WINDOW, toy, variant,
+    MODELS_OWN, MOE, NEMOTRON, NEXTN_COMPRESSED, NO_ATTENTION, NOT_COMPRESSED, ONE_DENSE, ONE_KV_HEAD,
+    ONE_NEXTN, PATTERN, PATTERN_KEY, QUARTER_LOGITS, QUERY_RANK, SHARED_EXPERT, SHARED_WIDTH, SIGMOID,
+    SMALL_SECTIONS, THREE_NEXTN, THREE_WITH_HEADS, TWO_BASES, TWO_DENSE, TWO_HEADS, WINDOW, toy, variant,
 };
 use crate::toy::Key::{Bs, F, Fs, U, Us};
 use crate::toy::ToySpec;
@@ -33,12 +33,54 @@ pub(super) const SPECS: &[ToySpec] = &[
             ],
         )
     },
+    ToySpec {
+        skip: NEXTN_COMPRESSED,
+        ..variant(
+            "bailingmoe3-nextn",
+            "bailingmoe3",
+            &[
+                MOE,
+                ONE_DENSE,
+                SHARED_EXPERT,
+                SIGMOID,
+                EXPERT_SCALE_TWO,
+                EXPERT_NORM,
+                QUERY_RANK,
+                KV_RANK,
+                LONG_KEYS,
+                LATENT,
+                HALF_ROTATION,
+                KIMI,
+                &[("kda.gate_lower_bound", F(-5.0))],
+                &[("attention.head_count_kv", Us(&[0, 0, 0, 1, 0, 0, 0, 1, 1]))],
+                ONE_NEXTN,
+            ],
+        )
+    },
     toy("cohere2", &[WINDOW, QUARTER_LOGITS]),
     ToySpec {
         skip: super::NO_NEXTN,
         ..toy(
             "cohere2moe",
             &[MOE, WINDOW, ONE_DENSE, QUARTER_LOGITS, SHARED_EXPERT, SIGMOID, EXPERT_NORM, EXPERT_SCALE_ONE],
+        )
+    },
+    ToySpec {
+        skip: MODELS_OWN,
+        ..variant(
+            "cohere2moe-nextn",
+            "cohere2moe",
+            &[
+                MOE,
+                WINDOW,
+                ONE_DENSE,
+                QUARTER_LOGITS,
+                SHARED_EXPERT,
+                SIGMOID,
+                EXPERT_NORM,
+                EXPERT_SCALE_ONE,
+                ONE_NEXTN,
+            ],
         )
     },
     ToySpec { skip: COMPRESSED, ..variant("deepseek2-mla", "deepseek2", &[DEEPSEEK, QUERY_RANK, MLA]) },
@@ -55,6 +97,14 @@ pub(super) const SPECS: &[ToySpec] = &[
         n_layers: 27,
         skip: NOT_COMPRESSED,
         ..variant("deepseek2-lite", "deepseek2", &[DEEPSEEK, FOUR_KV_HEADS])
+    },
+    ToySpec {
+        skip: NEXTN_COMPRESSED,
+        ..variant("deepseek2-nextn", "deepseek2", &[DEEPSEEK, QUERY_RANK, MLA, ONE_NEXTN])
+    },
+    ToySpec {
+        skip: NEXTN_COMPRESSED,
+        ..variant("deepseek32-nextn", "deepseek32", &[DEEPSEEK, QUERY_RANK, MLA, INDEXER, ONE_NEXTN])
     },
     ToySpec { skip: &["attn_kv_b.", "nextn"], ..toy("deepseek32", &[DEEPSEEK, QUERY_RANK, MLA, INDEXER]) },
     toy("exaone-moe", &[MOE, WINDOW, SHARED_EXPERT, ONE_DENSE, SIGMOID, EXPERT_NORM, EXPERT_SCALE_TWO]),
@@ -90,6 +140,21 @@ pub(super) const SPECS: &[ToySpec] = &[
                 MLA,
                 INDEXER,
                 &[("attention.indexer.types", Us(&[1, 0, 0, 1, 0, 0, 1, 0]))],
+            ],
+        )
+    },
+    ToySpec {
+        skip: NEXTN_COMPRESSED,
+        ..variant(
+            "glm-dsa-nextn",
+            "glm-dsa",
+            &[
+                DEEPSEEK,
+                QUERY_RANK,
+                MLA,
+                INDEXER,
+                &[("attention.indexer.types", Us(&[1, 0, 0, 1, 0, 0, 1, 0]))],
+                ONE_NEXTN,
             ],
         )
     },
@@ -154,6 +219,27 @@ pub(super) const SPECS: &[ToySpec] = &[
             ],
         )
     },
+    // All blocks of the chain have a window.
+    ToySpec {
+        skip: MODELS_OWN,
+        ..variant(
+            "mimo2-nextn",
+            "mimo2",
+            &[
+                MOE,
+                WINDOW,
+                LONG_KEYS,
+                TWO_BASES,
+                HALF_ROTATION,
+                &[
+                    (PATTERN_KEY, Bs(&[true, true, false, true, true, true, false, true, true, true, true])),
+                    ("attention.head_count_kv", Us(&[2, 2, 1, 2, 2, 2, 1, 2, 2, 2, 2])),
+                    ("attention.value_scale", F(0.7)),
+                ],
+                THREE_NEXTN,
+            ],
+        )
+    },
     toy("minicpm3", &[QUERY_RANK, KV_RANK, LONG_KEYS, HALF_ROTATION, FOUR_KV_HEADS]),
     toy(
         "minimax-m3",
@@ -196,6 +282,27 @@ pub(super) const SPECS: &[ToySpec] = &[
             &[MAMBA2, HEADS, MOE, SHARED_WIDTH, SHARED_EXPERT, EXPERT_NORM, EXPERT_SCALE_TWO, NEMOTRON],
         )
     },
+    ToySpec {
+        skip: MODELS_OWN,
+        ..variant(
+            "nemotron_h_moe-nextn",
+            "nemotron_h_moe",
+            &[
+                MAMBA2,
+                HEADS,
+                MOE,
+                SHARED_WIDTH,
+                SHARED_EXPERT,
+                EXPERT_NORM,
+                EXPERT_SCALE_TWO,
+                &[
+                    ("feed_forward_length", Us(&[0, 256, 0, 0, 0, 256, 0, 256, 0])),
+                    ("attention.head_count_kv", Us(&[0, 0, 2, 0, 0, 0, 2, 0, 2])),
+                ],
+                ONE_NEXTN,
+            ],
+        )
+    },
     variant("olmo2-swa", "olmo2", &[WINDOW]),
     toy("plamo3", &[WINDOW, HEADS]),
     ToySpec { skip: super::NO_NEXTN, ..toy("qwen35", &[DELTA_NET, SMALL_SECTIONS, HALF_ROTATION, HEADS]) },
@@ -217,6 +324,14 @@ pub(super) const SPECS: &[ToySpec] = &[
     ToySpec {
         skip: super::NO_NEXTN,
         ..toy("qwen35moe", &[DELTA_NET, SMALL_SECTIONS, HALF_ROTATION, HEADS, MOE, SHARED_WIDTH])
+    },
+    ToySpec {
+        skip: MODELS_OWN,
+        ..variant(
+            "qwen35moe-nextn",
+            "qwen35moe",
+            &[DELTA_NET, SMALL_SECTIONS, HALF_ROTATION, HEADS, MOE, SHARED_WIDTH, ONE_NEXTN],
+        )
     },
     ToySpec {
         skip: super::NO_NEXTN,
@@ -244,6 +359,32 @@ pub(super) const SPECS: &[ToySpec] = &[
                     ("swiglu_clamp_exp", Fs(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 7.0])),
                     ("swiglu_clamp_shexp", Fs(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0])),
                 ],
+            ],
+        )
+    },
+    // One block of the chain has no window, and other heads.
+    ToySpec {
+        skip: MODELS_OWN,
+        ..variant(
+            "step35-nextn",
+            "step35",
+            &[
+                MOE,
+                HEADS,
+                WINDOW,
+                SHARED_WIDTH,
+                EXPERT_NORM,
+                EXPERT_SCALE_TWO,
+                FULL_ROTATION,
+                TWO_BASES,
+                &[
+                    (PATTERN_KEY, Bs(&[true, true, false, true, true, true, false, true, true, false, true])),
+                    ("attention.head_count", Us(&[6, 6, 4, 6, 6, 6, 4, 6, 6, 4, 6])),
+                    ("leading_dense_block_count", U(0)),
+                    ("swiglu_clamp_exp", Fs(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 7.0, 0.0, 0.0, 0.0])),
+                    ("swiglu_clamp_shexp", Fs(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0])),
+                ],
+                THREE_NEXTN,
             ],
         )
     },
