@@ -146,7 +146,7 @@ pub struct Drafted {
     pub tokens: Vec<Token>,
     /// The engine's own probability of each of them, 0 to 1, before temperature and filters.
     pub probabilities: Vec<f32>,
-    /// Rows that were computed for it before its first token: what the blocks had not been told yet.
+    /// Rows that were computed for it besides one for each token: what the blocks had not been told yet.
     pub n_told: u32,
 }
 

@@ -14,13 +14,17 @@ use crate::support::{Line, cut, difference, tokens};
 /// Another value of a key, which makes all layers of one kind, or some of another.
 struct Change {
     key: &'static str,
-    /// Its value in a model of so many blocks.
-    value: fn(usize) -> Value,
+    /// Its value in a model of so many layers and blocks that draft.
+    value: fn(usize, usize) -> Value,
     /// What the model then has none of; nothing if it runs.
     without: Option<&'static str>,
 }
 
-const fn change(key: &'static str, value: fn(usize) -> Value, without: Option<&'static str>) -> Change {
+const fn change(
+    key: &'static str,
+    value: fn(usize, usize) -> Value,
+    without: Option<&'static str>,
+) -> Change {
     Change { key, value, without }
 }
 
@@ -32,33 +36,35 @@ const NO_ATTENTION: Option<&str> = Some("no layer has attention");
 /// There must be a window, too.
 const WINDOWS: &str = "attention.sliding_window_pattern";
 const OF_WINDOWS: &[Change] = &[
-    change(WINDOWS, |n| Value::bools(&vec![false; n]), NO_WINDOW),
-    change(WINDOWS, |n| Value::bools(&vec![true; n]), None),
+    change(WINDOWS, |n, m| Value::bools(&vec![false; n + m]), NO_WINDOW),
+    change(WINDOWS, |n, m| Value::bools(&vec![true; n + m]), None),
 ];
 const OF_INTERVALS: &[Change] = &[
-    change("full_attention_interval", |_| 1_u32.into(), NO_RECURRENCE),
-    change("full_attention_interval", |_| 99_u32.into(), NO_ATTENTION),
-    change("full_attention_interval", |_| 2_u32.into(), None),
+    change("full_attention_interval", |_, _| 1_u32.into(), NO_RECURRENCE),
+    change("full_attention_interval", |_, _| 99_u32.into(), NO_ATTENTION),
+    change("full_attention_interval", |_, _| 2_u32.into(), None),
 ];
+/// Blocks that draft keep theirs.
 const OF_HEADS: &[Change] = &[
-    change("attention.head_count_kv", |n| Value::u32s(&vec![2; n]), NO_RECURRENCE),
-    change("attention.head_count_kv", |n| Value::u32s(&vec![0; n]), NO_ATTENTION),
+    change("attention.head_count_kv", |n, m| Value::u32s(&vec![2; n + m]), NO_RECURRENCE),
+    change("attention.head_count_kv", |n, m| Value::u32s(&[vec![0; n], vec![2; m]].concat()), NO_ATTENTION),
 ];
 const NONE_SPARSE: &[Change] = &[change(
     "leading_dense_block_count",
-    |n| (n as u32).into(),
+    |n, m| ((n + m) as u32).into(),
     Some("no layer lies behind the dense ones"),
 )];
+/// Blocks that draft have no entries.
 const OF_INDEXERS: &[Change] = &[
     change(
         "attention.indexer.types",
-        |n| Value::u32s(&vec![0; n]),
+        |n, _| Value::u32s(&vec![0; n]),
         Some("the first layer has no indexer of its own"),
     ),
-    change("attention.indexer.types", |n| Value::u32s(&vec![1; n]), None),
+    change("attention.indexer.types", |n, _| Value::u32s(&vec![1; n]), None),
 ];
 const WITHOUT_FEED_FORWARD_LAST: &[Change] =
-    &[change("feed_forward_length", |n| Value::u32s(&[vec![256; n - 1], vec![0]].concat()), MISSING)];
+    &[change("feed_forward_length", |n, m| Value::u32s(&[vec![256; n + m - 1], vec![0]].concat()), MISSING)];
 
 /// What can be missing of an architecture that has this rule.
 const fn changes(rule: Rule) -> &'static [Change] {
@@ -107,9 +113,9 @@ fn attempt(name: &str, bench: &Bench) -> Result<(), CutError> {
     Ok(())
 }
 
-fn spoiled(spec: &'static ToySpec, n_blocks: u32, change: &Change) -> Bench {
+fn spoiled(spec: &'static ToySpec, change: &Change) -> Bench {
     let key = format!("{}.{}", spec.arch, change.key);
-    let value = (change.value)(n_blocks as usize);
+    let value = (change.value)(spec.n_layers as usize, spec.n_nextn() as usize);
     let set = |metadata: &mut Metadata| {
         metadata.set(key.clone(), value.clone());
         if change.key == WINDOWS {
@@ -129,7 +135,7 @@ fn models_without_a_layer_of_some_kind_are_refused_and_others_run() {
             if !is_soak() && !(turn(spec.name) as usize + at).is_multiple_of(2) {
                 continue;
             }
-            let bench = spoiled(spec, spec.n_layers + spec.n_nextn(), change);
+            let bench = spoiled(spec, change);
             let name = format!("{} with another {}", spec.name, change.key);
             match (attempt(&name, &bench), change.without) {
                 (Ok(()), None) => n_run += 1,

@@ -116,26 +116,3 @@ fn when_a_block_is_told_changes_nothing() {
         assert!(late == rounds(&mut staged(&bench, &exact()), true), "{name}");
     }
 }
-
-/// Where layers forget what is outside of their windows, the blocks do not: what they are told again stands where it stood.
-#[test]
-fn windows_that_forget_leave_the_drafts_as_they_are() {
-    for name in CHAINS {
-        let bench = Bench::new(Toy::named(name).unwrap());
-        let text = tokens(200, gguf::toy::VOCABULARY as usize, 23);
-        let of = |swa_full: bool| {
-            let mut line = staged(&bench, &EngineConfig { swa_full, ..config() });
-            let mut found = vec![];
-            for at in (0..192).step_by(CHUNK) {
-                line.window(at, &text[at..at + CHUNK]);
-                found.push(draft(line.tail_mut(), 0, (at + CHUNK, text[at + CHUNK]), 1 + at / CHUNK % 3));
-            }
-            found
-        };
-        for (round, (kept, forgot)) in of(true).iter().zip(&of(false)).enumerate() {
-            assert_eq!(kept.0, forgot.0, "{name}: draft {round}");
-            // The layers sum over other cells.
-            assert!(difference(&kept.1, &forgot.1) < 0.02, "{name}: {}", difference(&kept.1, &forgot.1));
-        }
-    }
-}
