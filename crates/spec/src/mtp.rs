@@ -19,12 +19,13 @@ pub const USUAL_DRAFT: u8 = 4;
 
 /// A draft comes with probabilities; without them a model's own next token is right about three times in four.
 const PRIOR: Prior = [0.3; RUNS.len() + 1];
-/// What is expected of each token, given that those before it are right, before anything was measured.
-const AT_FIRST: f64 = 0.7;
+/// What is expected of each token, given that those before it are right, before anything was measured: rather too much, since
+/// what is not drafted is not measured.
+const AT_FIRST: f64 = 0.9;
 /// How fast that is learned: about the last thirty drafts matter.
 const LEARN: f64 = 0.06;
-/// How fast what is not measured returns to what was expected at first, for each draft: a few hundred.
-const FADE: f64 = 0.01;
+/// How fast what is expected of a token that is not drafted becomes what is of the one before it, for each draft.
+const FADE: f64 = 0.05;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -164,8 +165,12 @@ impl Proposer for Mtp {
 
     fn handle_draft(&mut self, draft: Draft) {
         if self.promised.take_if(|base| *base == draft.base).is_some() {
-            for share in &mut self.agreement {
-                *share += FADE * (AT_FIRST - *share);
+            let mut before = AT_FIRST;
+            for (at, share) in self.agreement.iter_mut().enumerate() {
+                if at >= draft.block.tokens.len() {
+                    *share += FADE * (before - *share);
+                }
+                before = *share;
             }
             self.right = 0;
             self.is_used = false;
@@ -232,6 +237,17 @@ mod tests {
         assert_eq!(source.shadow(&tokens(&[1, 2, 3])), Some((Token(4), Trust::Probability(0.5))));
         source.commit(&tokens(&[1, 2, 3, 9]));
         assert_eq!(source.shadow(&tokens(&[1, 2, 3])), None, "what is wrong once is given up");
+    }
+
+    #[test]
+    fn good_drafts_become_long_even_where_tokens_are_dear() {
+        let mut source = Mtp::new(None);
+        for _ in 0..40 {
+            source.promise(Position(2));
+            source.handle_draft(draft(2, &[3, 4, 5, 6][..usize::from(source.wants(0.8))]));
+            (3..=6).for_each(|len| source.commit(&tokens(&[1, 2, 3, 4, 5, 6][..len])));
+        }
+        assert_eq!(source.wants(0.8), USUAL_DRAFT);
     }
 
     #[test]

@@ -30,9 +30,11 @@ const RELAX: f64 = 0.9995;
 /// Windows of guesses after which one row is to be measured again: what guessing brings is compared with that. One in so many
 /// without guesses costs about a percent.
 const STALE: u32 = 64;
-/// As long as it was measured less than [`FEW`] times, which the first calls of a process may well distort, more often.
+/// More often as long as it was measured less than [`FEW`] times, since the first calls of a process may well be odd, and after
+/// a measurement that was off by more than [`SURPRISE`].
 const FEW: u32 = 12;
 const STALE_AT_FIRST: u32 = 8;
+const SURPRISE: f64 = 1.5;
 
 /// Chunks that begin deeper in a prompt than this say what depth costs; the others, what their rows do.
 const SHALLOW: u32 = 256;
@@ -91,6 +93,19 @@ impl Pace {
     /// What the stages measured on one window, and how long it was under way, from the front and back to it; whether
     /// other windows were under way meanwhile, of whatever sequence.
     pub fn observe(&mut self, timings: &[StageTiming], under_way: Duration, in_company: bool) {
+        let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
+        let links = (under_way.as_secs_f64() - inside).max(0.0);
+        match timings.first() {
+            Some(timing) if !in_company && timing.batch_rows == 1 => {
+                let expected = self.inside(1);
+                let is_odd = inside > SURPRISE * expected || expected > SURPRISE * inside;
+                self.n_plain =
+                    if is_odd { self.n_plain.min(FEW - 1) } else { self.n_plain.saturating_add(1) };
+                self.n_wider = 0;
+            }
+            Some(_) if !in_company => self.n_wider = self.n_wider.saturating_add(1),
+            _ => {}
+        }
         for (stage, timing) in self.stages.iter_mut().zip(timings) {
             if in_company {
                 stage.observe_in_company(timing);
@@ -99,16 +114,6 @@ impl Pace {
                 stage.stretch = 1.0 + RELAX * (stage.stretch - 1.0);
             }
         }
-        match timings.first() {
-            Some(timing) if !in_company && timing.batch_rows == 1 => {
-                self.n_plain = self.n_plain.saturating_add(1);
-                self.n_wider = 0;
-            }
-            Some(_) if !in_company => self.n_wider = self.n_wider.saturating_add(1),
-            _ => {}
-        }
-        let inside: f64 = timings.iter().map(|t| seconds(t.queue_us) + seconds(t.compute_us)).sum();
-        let links = (under_way.as_secs_f64() - inside).max(0.0);
         match self.links {
             Some(alone) if in_company => self.detour = change(self.detour, (links - alone).max(0.0)),
             before => {
