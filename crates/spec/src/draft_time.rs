@@ -9,10 +9,7 @@ use std::time::Duration;
 use protocol::StageTiming;
 
 use crate::controller::MAX_WIDTH;
-use crate::pace::moved;
-
-/// Weight of a new measurement.
-const NEW: f64 = 0.2;
+use crate::pace::change;
 
 /// See the module. Seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +28,7 @@ impl DraftTime {
             return;
         }
         let took = f64::from(timing.compute_us) / 1e6;
-        let learned = |before: Option<f64>, new: f64| Some(before.map_or(new, |old| moved(old, new, NEW)));
+        let learned = |before: Option<f64>, new: f64| Some(before.map_or(new, |old| change(old, new)));
         self.token = learned(self.token, took / n_tokens as f64);
         if let Some(waited) = waited {
             self.lag = learned(self.lag, (waited.as_secs_f64() - took).max(0.0));

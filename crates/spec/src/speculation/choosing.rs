@@ -35,7 +35,8 @@ impl Speculation {
             return if self.pipeline.n_live() == 0 { self.propose(only.width as usize) } else { Vec::new() };
         }
         let guesses = self.propose(HORIZON);
-        self.plan = if self.measures_plain(line.pace) {
+        // With windows under way it would tell nothing.
+        self.plan = if self.pipeline.n_live() == 0 && self.measures_plain(line.pace) {
             Plan::PLAIN
         } else {
             self.controller.plan(&self.outlook(&guesses), line.pace, line.n_live)
@@ -43,10 +44,9 @@ impl Speculation {
         guesses
     }
 
-    /// Whether the next window shall have no guess, for the line to know what that costs. With windows under way it would
-    /// tell nothing.
+    /// Whether a window shall have no guess, for the line to know what that costs.
     fn measures_plain(&self, pace: &Pace) -> bool {
-        pace.is_plain_stale() && self.controller.may_be_plain() && self.pipeline.n_live() == 0
+        pace.is_plain_stale() && self.controller.may_be_plain()
     }
 
     /// What is known about the guesses in flight and these behind them.
@@ -90,8 +90,8 @@ impl Speculation {
         next: Option<Token>,
     ) -> Option<WantDraft> {
         let tokens = self.chain.wants(self.worth(pace)).min(self.controller.most_guesses());
-        let measures = pace.is_plain_stale() && self.controller.may_be_plain();
-        if tokens == 0 || measures || self.controller.is_pausing() || !self.asking.asks(n_live == 0) {
+        let rests = self.controller.is_pausing() || self.measures_plain(pace);
+        if tokens == 0 || rests || !self.asking.asks(n_live == 0) {
             return None;
         }
         Some(WantDraft { tokens, unless: next })
