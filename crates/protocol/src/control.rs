@@ -57,6 +57,9 @@ pub struct Assign {
     pub row_dtype: RowDtype,
     /// Bytes for parked prefixes beside the engine.
     pub prefix_bytes: u64,
+    /// The last generation of this front's life in which its line worked. A stage that had a place in it, and has lost
+    /// nothing since, keeps what it holds of its sequences; any other begins with nothing, and so does each if none is named.
+    pub keep: Option<Generation>,
     /// The only node whose rows the stage accepts (the front itself for the first stage).
     pub upstream: NodeId,
     /// Where the rows go; none for the tail.
@@ -246,6 +249,8 @@ pub enum StageState {
     Linking,
     /// Loaded and linked.
     Ready {
+        /// Whether it still holds what it held in the generation that [`Assign::keep`] names.
+        keeps: bool,
         /// Floats in a hidden row.
         row_width: u32,
         /// Bytes of weights in memory.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{Generation, LayerRange, ModelId, NodeId, PeerIndex, RowDtype, StageIndex};
 
 /// Raised whenever a message changes its meaning or form. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// From the side that dialled.
 #[derive(Clone, Debug, PartialEq)]

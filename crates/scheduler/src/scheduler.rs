@@ -216,8 +216,14 @@ impl Scheduler {
         }
     }
 
-    /// The line is ready: what waits may start.
+    /// The line is ready, and holds nothing: what waits may start.
     pub fn line_up(&mut self, now: Duration) {
+        self.prefixes.clear();
+        self.line_back(now);
+    }
+
+    /// The line is ready again, and its stages hold what they held when it was lost: running requests go on from there.
+    pub fn line_back(&mut self, now: Duration) {
         self.line_is_up = true;
         self.recovery = None;
         self.queue.line_up(self.config.queue_timeout);
@@ -233,9 +239,9 @@ impl Scheduler {
         was_held != is_held
     }
 
-    /// The line is gone, and with it every sequence and all its memory. Running requests wait for the next one and go on
-    /// there from their last token, for [`Config::replay_timeout`] at most; waiting ones go on waiting until
-    /// [`Scheduler::line_up`] or their deadline.
+    /// The line is gone, and with it every sequence. What stages have computed of them may still be there when the next
+    /// one comes ([`Scheduler::line_back`]). Running requests wait for it and go on there from their last token, for
+    /// [`Config::replay_timeout`] at most; waiting ones go on waiting until it is up or their deadline.
     ///
     /// Reports of the lost line must not be handed in afterwards: they carry its generation.
     pub fn line_lost(&mut self, reason: &str, now: Duration) {
@@ -257,7 +263,6 @@ impl Scheduler {
         // Nobody is left to hear the `Close` frames or to answer them.
         self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
         self.sequences.clear();
-        self.prefixes.clear();
         self.shelf.line_lost();
         // The next line may have other machines in it.
         self.pace = Pace::new(self.config.n_stages);
@@ -285,6 +290,7 @@ impl Scheduler {
         assert!(!self.line_is_up, "a line keeps its shape for as long as it is up");
         assert!((1..=limits::MAX_STAGES).contains(&n_stages), "a line of {n_stages} stages");
         (self.config.n_stages, self.config.line) = (n_stages, line);
+        self.prefixes.clear();
         self.pace = Pace::new(n_stages);
         self.shelf.reshape(line);
     }

@@ -387,16 +387,11 @@ impl Sequence {
         }
     }
 
-    /// What a later prompt may begin with: the committed tokens that every stage has computed. Nothing before the first
-    /// verdict, when a stage may not be so far yet.
+    /// What a later prompt may begin with: the certain tokens that every stage has computed. The last one of a text has
+    /// been no input yet.
     pub(crate) fn computed(&self) -> &[Token] {
-        match &self.phase {
-            Phase::Decode(speculation) if speculation.committed().len() > self.n_text as usize => {
-                let committed = speculation.committed();
-                &committed[..committed.len() - 1]
-            }
-            Phase::Prefill { .. } | Phase::Decode(_) | Phase::Closing { .. } => &[],
-        }
+        let text = self.text();
+        &text[..self.n_passed().min(text.len().saturating_sub(1))]
     }
 
     /// Its prompt, and what has been committed since; nothing once it is over.

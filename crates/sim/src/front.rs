@@ -66,13 +66,13 @@ pub(crate) enum Judgement {
 
 /// A front, driven by the line's loop.
 pub(crate) trait Front {
-    /// The line can be used (again).
-    fn line_up(&mut self, now: Duration);
+    /// The line can be used (again). Whether its stages still hold what they held when it was up last.
+    fn line_up(&mut self, keeps: bool, now: Duration);
 
     /// So many stages share the layers from the next line on, in another way, which has this name.
     fn reshape(&mut self, n_stages: u16, line: [u8; 32]);
 
-    /// The line is gone with all that it held.
+    /// The line is gone.
     fn line_lost(&mut self, now: Duration);
 
     /// A stage speaks. An error is a report that no honest stage sends.

@@ -159,6 +159,8 @@ pub struct Summary {
     pub repeats: u64,
     /// Lines that were formed anew for that.
     pub disorders: u64,
+    /// Lines that came back with what they had held.
+    pub came_back: u64,
     /// Links that broke.
     pub cuts: u64,
     /// Messages that were lost with them.
@@ -301,6 +303,7 @@ fn drive(
         echoes: counts.losses.echoes,
         repeats: network.n_broken(),
         disorders: counts.losses.disorders,
+        came_back: counts.losses.came_back,
         cuts: counts.losses.cuts,
         cut_messages: network.n_cut(),
         stalled: network.n_stalled(),
@@ -355,6 +358,7 @@ impl Summary {
         self.echoes += other.echoes;
         self.repeats += other.repeats;
         self.disorders += other.disorders;
+        self.came_back += other.came_back;
         self.cuts += other.cuts;
         self.cut_messages += other.cut_messages;
         self.stalled += other.stalled;
@@ -376,7 +380,7 @@ impl fmt::Display for Summary {
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} drafted by tails, {} shared calls, {} stopped, \
              {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} lines abandoned, {} reshapes, {} stand-ins, {} deaths ({} forming, {} prefilling, {} restoring, {} closing), \
-             {} naps, {} freezes ({} woke late), {} late frames and {} late reports, {} echoes, {} repeated ({} lines given up for it), {} cuts ({} messages lost), {} stalled, \
+             {} naps, {} freezes ({} woke late), {} late frames and {} late reports, {} echoes, {} repeated ({} lines given up for it), {} lines came back with what they held, {} cuts ({} messages lost), {} stalled, \
              {} jumps, {} slow and {} full stores, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
@@ -412,6 +416,7 @@ impl fmt::Display for Summary {
             self.echoes,
             self.repeats,
             self.disorders,
+            self.came_back,
             self.cuts,
             self.cut_messages,
             self.stalled,

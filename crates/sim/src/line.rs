@@ -13,7 +13,8 @@ use std::time::Duration;
 use ::stage::{Interest, Keeping, Output, StoreWork};
 use bytes::Bytes;
 use protocol::{
-    Command, DecodeError, FaultKind, Frame, Generation, Report, StageIndex, ToFront, ToStage, Wire,
+    Command, DecodeError, FaultKind, Frame, Generation, Report, StageIndex, StageState, ToFront, ToStage,
+    Wire,
 };
 
 use crate::Sabotage;
@@ -94,6 +95,8 @@ pub(crate) struct Line<F> {
     n_planned: u64,
     /// Of the front. Machines take it over when they are assigned.
     generation: Generation,
+    /// When the line was up last, if what machines hold of that can be relied on.
+    keep: Option<Generation>,
     /// Reasons, beside machines that are away, for which there is no line now.
     n_outages: u32,
     faults: Faults,
@@ -139,6 +142,7 @@ impl<F: Front> Line<F> {
             agenda: BTreeMap::new(),
             n_planned: 0,
             generation: Generation(1),
+            keep: None,
             n_outages: 1,
             faults: scenario.faults.clone(),
             echoes: VecDeque::new(),
@@ -215,6 +219,7 @@ impl<F: Front> Line<F> {
                     if !self.may_be_silent {
                         self.violations.push(Violation::GivenUp);
                     }
+                    self.keep = None;
                     self.lose_line();
                 }
                 self.after_front();
@@ -310,8 +315,8 @@ impl<F: Front> Line<F> {
         // Only a sabotage lets somebody speak who has no seat.
         let Some(from) = self.seat_of(machine) else { return };
         let from = name(from);
-        if let Report::State(_) = &message.report {
-            return self.is_ready(machine);
+        if let Report::State(state) = &message.report {
+            return self.is_ready(machine, matches!(state, StageState::Ready { keeps: true, .. }));
         }
         if let Report::Fault(fault) = &message.report {
             self.counts.faults += 1;
@@ -324,6 +329,7 @@ impl<F: Front> Line<F> {
             Ok(Judgement::Fine) => {}
             Ok(Judgement::LineIsSilent | Judgement::LineIsDisordered) => {
                 self.counts.losses.disorders += 1;
+                self.keep = None;
                 self.lose_line();
             }
             Err(reason) => self.violations.push(Violation::ReportRefused { reason }),
@@ -365,17 +371,19 @@ impl<F: Front> Line<F> {
             self.violations.push(Violation::Call { stage: stage.place.seat, what });
         }
         let outputs: Vec<_> = std::iter::from_fn(|| stage.core.poll_output()).collect();
-        // The results of a call that a new assignment overtook are gone.
-        if generation == stage.place.generation
-            && let Err(what) = stage.known.end_call(stage.core.stats(), &outputs)
-        {
+        // The results of a call that the end of its line overtook are gone.
+        if generation != stage.place.generation {
+            stage.rest();
+            if stage.is_loading {
+                self.load(machine);
+            }
+            return;
+        }
+        if let Err(what) = stage.known.end_call(stage.core.stats(), &outputs) {
             self.violations.push(Violation::InVain { stage: stage.place.seat, what });
         }
         outputs.into_iter().for_each(|output| self.carry(machine, output));
         self.after_stage(machine);
-        if self.machines[machine].is_loading {
-            self.load(machine);
-        }
     }
 
     fn store_is_done(&mut self, machine: usize, generation: Generation, work: StoreWork) {

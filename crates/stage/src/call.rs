@@ -12,8 +12,6 @@ use crate::port::{Drafted, Engine, EngineError, Input, Sampler, Slot, Span, Wish
 pub struct Call {
     pub(crate) kind: Kind,
     pub(crate) buffers: Buffers,
-    /// Counts resets, so that the result of a call begun before one is recognised.
-    pub(crate) era: u64,
     pub(crate) started: Duration,
 }
 
@@ -131,7 +129,6 @@ pub(crate) struct Buffers {
 pub struct Done {
     pub(crate) outcome: Outcome,
     pub(crate) buffers: Buffers,
-    pub(crate) era: u64,
     pub(crate) started: Duration,
 }
 
@@ -181,7 +178,7 @@ impl Call {
     /// Has the engine do it. A failure is kept for the core, which knows whom it concerns.
     #[must_use]
     pub fn execute(self, engine: &mut dyn Engine) -> Done {
-        let Self { kind, mut buffers, era, started } = self;
+        let Self { kind, mut buffers, started } = self;
         let outcome = match kind {
             Kind::Begin(Begin { open, slot, moves }) => {
                 let moved = moves.execute(slot, engine);
@@ -206,7 +203,7 @@ impl Call {
                 Outcome::Run(batch, result)
             }
         };
-        Done { outcome, buffers, era, started }
+        Done { outcome, buffers, started }
     }
 }
 

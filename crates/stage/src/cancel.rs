@@ -75,8 +75,8 @@ impl Interest {
         }
     }
 
-    /// Every sequence is forgotten.
-    pub fn note_reset(&mut self) {
+    /// The line is over.
+    pub fn note_end(&mut self) {
         self.keep(|_, _| false);
     }
 

@@ -34,6 +34,9 @@ use crate::store::Keeping;
 
 mod begin;
 mod compute;
+mod kept;
+
+pub use kept::Kept;
 
 /// How a stage differs from others with the same engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +105,6 @@ pub struct StageCore {
     untended: usize,
     /// Calls given out so far.
     calls: u64,
-    /// Resets so far.
-    era: u64,
     /// The memory of calls; absent while one is under way.
     buffers: Option<Buffers>,
 }
@@ -128,7 +129,6 @@ impl StageCore {
             arrivals: 0,
             untended: 0,
             calls: 0,
-            era: 0,
             buffers: Some(Buffers::default()),
         }
     }
@@ -137,6 +137,12 @@ impl StageCore {
     #[must_use]
     pub const fn shape(&self) -> &EngineShape {
         &self.shape
+    }
+
+    /// How it differs from others.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Sequences known at once, those included that wait for a slot or for their `Close`. The front opens one only when
@@ -226,24 +232,6 @@ impl StageCore {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return };
         hint(sequence);
         self.settle(seq);
-    }
-
-    /// Forgets every sequence and everything not yet said: the line's generation has ended.
-    pub fn reset(&mut self) {
-        for sequence in self.sequences.values().filter(|sequence| sequence.busy) {
-            // The call under way may still change it.
-            sequence.phase.slot().into_iter().for_each(|slot| self.slots.set_held(slot, None));
-        }
-        self.sequences.clear();
-        self.waiting.clear();
-        self.prefixes = Prefixes::new(self.config.prefix_bytes);
-        self.slots.release_all();
-        self.policy = Policy::default();
-        self.outputs.clear();
-        self.load = Load::default();
-        self.awaited = 0;
-        self.together = usize::MAX;
-        self.era += 1;
     }
 
     fn take_in(&mut self, item: Item) {

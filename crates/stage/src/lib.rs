@@ -33,7 +33,7 @@ mod store;
 mod tail;
 mod thread;
 
-pub use self::core::{Config, Output, StageCore, StoreWork};
+pub use self::core::{Config, Kept, Output, StageCore, StoreWork};
 pub use call::{Call, Done};
 pub use cancel::{Cancel, Interest};
 pub use port::{

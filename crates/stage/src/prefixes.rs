@@ -54,6 +54,22 @@ impl Prefixes {
         Self { parked: BTreeMap::new(), bytes: 0, budget, clock: 0 }
     }
 
+    /// The line is over: what was on its way does not come any more, and nobody waits for anything to be stored.
+    pub(crate) fn settle(&mut self) {
+        let is_here =
+            |prefix: &Prefix| matches!(prefix.place, Place::Warm(_) | Place::Blob(_)) && prefix.kept;
+        let gone: Vec<SeqId> =
+            self.parked.iter().filter(|(_, prefix)| !is_here(prefix)).map(|(&seq, _)| seq).collect();
+        gone.into_iter().for_each(|seq| self.remove(seq));
+        self.parked.values_mut().for_each(|prefix| prefix.store = None);
+    }
+
+    /// What all blobs may take from now on.
+    pub(crate) fn set_budget(&mut self, budget: u64) {
+        self.budget = budget;
+        self.trim(|_| true);
+    }
+
     /// Of all blobs.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes

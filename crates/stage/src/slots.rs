@@ -44,11 +44,6 @@ impl Slots {
         assert!(was_taken, "slot {} is released twice", slot.0);
     }
 
-    /// Frees all. What they hold stays known.
-    pub(crate) fn release_all(&mut self) {
-        self.free = (0..self.held.len()).map(|slot| Slot(slot as u16)).collect();
-    }
-
     /// Whether the slot must be cut before a frame at `base` runs.
     pub(crate) fn needs_cut(&self, slot: Slot, base: Position) -> bool {
         self.held[usize::from(slot.0)] != Some(base)

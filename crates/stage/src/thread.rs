@@ -19,7 +19,7 @@ use protocol::{Epoch, Fault, FaultKind, Frame, Hint, Report, SeqId, StageCounter
 
 use crate::call::Call;
 use crate::cancel::{Cancel, Interest};
-use crate::core::{Config, Output, StageCore, StoreWork};
+use crate::core::{Config, Kept, Output, StageCore, StoreWork};
 use crate::port::{Engine, EngineShape};
 use crate::stats::{Load, Stats};
 use crate::store::{Answer, Answered, Given, Store};
@@ -59,10 +59,13 @@ pub enum Refused {
     Stopped,
 }
 
+/// What a thread leaves behind: its engine, and what the engine has computed.
+pub type Left = (Box<dyn Engine>, Kept);
+
 /// An engine, its state machine and the thread that runs them. Stops and joins the thread when dropped.
 pub struct EngineThread {
     handle: Handle,
-    thread: Option<JoinHandle<Option<Box<dyn Engine>>>>,
+    thread: Option<JoinHandle<Option<Left>>>,
 }
 
 /// A way to an engine thread; as many as wanted. No method waits for the engine.
@@ -89,7 +92,6 @@ struct Inbox {
     together: Option<u16>,
     /// From the store: one for each thing that it was asked and has not been heard on.
     answers: Vec<Answered>,
-    reset: bool,
     stopped: bool,
     /// Of `frames`.
     waiting: Load,
@@ -115,13 +117,15 @@ impl Wish {
 }
 
 impl EngineThread {
-    /// Starts the thread. With a store, prefixes outlive it.
+    /// Starts the thread. It goes on with what the engine's last thread has kept, if that is given; if not, the engine must
+    /// hold nothing. With a store, prefixes outlive the engine.
     ///
     /// # Errors
     /// If the operating system refuses another thread.
     pub fn spawn(
         name: &str,
         mut engine: Box<dyn Engine>,
+        kept: Option<Kept>,
         config: Config,
         sink: Box<dyn Sink>,
         store: Option<Box<dyn Store>>,
@@ -139,7 +143,11 @@ impl EngineThread {
         engine.heed(shared.cancel.clone());
         let handle = Handle { shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let core = StageCore::new(shape, Config { has_store: store.is_some(), ..config });
+            let config = Config { has_store: store.is_some(), ..config };
+            let core = match kept {
+                Some(kept) => StageCore::resume(shape, config, kept),
+                None => StageCore::new(shape, config),
+            };
             let told = (StageCounters::default(), Duration::ZERO);
             let worker = Worker { core, engine, sink, store, shared, told };
             worker.guarded()
@@ -155,9 +163,9 @@ impl EngineThread {
 }
 
 impl EngineThread {
-    /// Ends the thread, a call under way being stopped, and gives the engine back, its slots as they are. None if it panicked.
+    /// Ends the thread, a call under way being stopped, and gives the engine back, and what it keeps. None if it panicked.
     #[must_use]
-    pub fn join(mut self) -> Option<Box<dyn Engine>> {
+    pub fn join(mut self) -> Option<Left> {
         self.handle.stop();
         self.thread.take().and_then(|thread| thread.join().ok().flatten())
     }
@@ -219,26 +227,11 @@ impl Handle {
         self.shared.arrived.notify_one();
     }
 
-    /// Has the stage forget every sequence, frames not yet computed included. A call under way is stopped.
-    pub fn reset(&self) {
-        let mut inbox = self.shared.lock();
-        inbox.frames.clear();
-        inbox.waiting = Load::default();
-        inbox.hints.clear();
-        inbox.together = None;
-        inbox.answers.clear();
-        inbox.reset = true;
-        inbox.interest.note_reset();
-        self.shared.cancel_if_unwanted(&inbox);
-        drop(inbox);
-        self.shared.arrived.notify_one();
-    }
-
     /// Ends the thread; a call under way is stopped. Frames not yet computed are forgotten.
     pub fn stop(&self) {
         let mut inbox = self.shared.lock();
         inbox.stopped = true;
-        inbox.interest.note_reset();
+        inbox.interest.note_end();
         self.shared.cancel_if_unwanted(&inbox);
         drop(inbox);
         self.shared.arrived.notify_one();
@@ -288,8 +281,8 @@ impl Shared {
         let mut inbox = self.lock();
         inbox.frames.iter().for_each(|(frame, _)| interest.note_frame(frame));
         inbox.hints().for_each(|hint| interest.note_hint(&hint));
-        if inbox.reset || inbox.stopped {
-            interest.note_reset();
+        if inbox.stopped {
+            interest.note_end();
         }
         inbox.interest = interest;
         self.cancel.clear();
@@ -314,7 +307,6 @@ impl Inbox {
 
     fn is_quiet(&self) -> bool {
         !self.stopped
-            && !self.reset
             && self.frames.is_empty()
             && self.hints.is_empty()
             && self.answers.is_empty()
@@ -334,7 +326,7 @@ struct Worker {
 
 impl Worker {
     /// Runs until stopped, then gives the engine back; a panic becomes a report and ends the thread.
-    fn guarded(mut self) -> Option<Box<dyn Engine>> {
+    fn guarded(mut self) -> Option<Left> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()));
         self.shared.lock().stopped = true;
         if let Err(panic) = result {
@@ -343,7 +335,7 @@ impl Worker {
             self.sink.report(Report::Fault(Fault { seq: None, kind: FaultKind::Engine { reason } }));
             return None;
         }
-        Some(self.engine)
+        Some((self.engine, self.core.retire()))
     }
 
     fn serve(&mut self) {
@@ -356,10 +348,11 @@ impl Worker {
                 self.shared.begin(&call);
                 let done = call.execute(self.engine.as_mut());
                 // What stopped the call makes what waits behind it unwanted, too: the core has to hear of it first.
-                if done.was_cancelled() && !self.take_in(false) {
+                let goes_on = !done.was_cancelled() || self.take_in(false);
+                self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
+                if !goes_on {
                     return;
                 }
-                self.core.complete(done, self.engine.as_ref(), self.shared.epoch.elapsed());
                 self.say();
             }
             self.tell_counters();
@@ -391,15 +384,11 @@ impl Worker {
             return false;
         }
         inbox.held = inbox.held + std::mem::take(&mut inbox.waiting);
-        let reset = std::mem::take(&mut inbox.reset);
         let frames = std::mem::take(&mut inbox.frames);
         let hints = std::mem::take(&mut inbox.hints);
         let together = inbox.together.take();
         let answers = std::mem::take(&mut inbox.answers);
         drop(inbox);
-        if reset {
-            self.core.reset();
-        }
         if let Some(sequences) = together {
             self.core.handle_hint(Hint::Together { sequences });
         }

@@ -259,8 +259,7 @@ impl Core {
             // A stage has given memory back that is in use, or frames came to it that were not sent so: nothing it holds
             // can be relied on.
             Err(fault @ (ReportFault::ClosedEarly { .. } | ReportFault::Disorder { .. })) => {
-                let generation = self.roster.generation();
-                self.roster.handle_fault(from, generation, &fault.to_string(), now);
+                self.roster.handle_disorder(from, &fault.to_string(), now);
                 return self.roster_changed(now);
             }
             Err(fault) => tracing::error!(%from, "a report that contradicts what was sent: {fault}"),
@@ -391,11 +390,15 @@ impl Core {
                 tracing::warn!(stage = %seat, address, "a spare takes the place of a stage");
             }
             Action::Reshaped => self.reshape(),
-            Action::Up(generation) => {
-                tracing::info!(%generation, "the line is up");
+            Action::Up { generation, keeps } => {
+                tracing::info!(%generation, keeps, "the line is up");
                 self.lost = None;
                 self.pulse.line_up(now);
-                self.scheduler.line_up(now);
+                if keeps {
+                    self.scheduler.line_back(now);
+                } else {
+                    self.scheduler.line_up(now);
+                }
                 self.send_probe(now);
             }
             Action::Lost { reason } => {

@@ -43,7 +43,12 @@ pub(super) enum Action {
     /// Open the link on which work goes to stage 0, which this machine computes.
     DialWork(Generation, PeerIndex),
     /// Every stage is ready and linked: the scheduler may send.
-    Up(Generation),
+    Up {
+        /// Which generation.
+        generation: Generation,
+        /// Whether every stage still holds what it held when the line was up last.
+        keeps: bool,
+    },
     /// A spare has a seat from now on; who had it stands by.
     StandIn {
         /// Which seat.
@@ -92,6 +97,8 @@ pub(super) struct Roster {
     phase: Phase,
     /// Whether the line was ever up.
     was_up: bool,
+    /// When it was up last, if what stages still hold of that can be relied on.
+    keep: Option<Generation>,
     pause: Duration,
     actions: VecDeque<Action>,
 }
@@ -125,6 +132,7 @@ impl Roster {
             generation: first,
             phase: Phase::Forming,
             was_up: false,
+            keep: None,
             pause: RETRY_MIN,
             actions: VecDeque::new(),
         }
@@ -363,13 +371,21 @@ impl Roster {
         self.retry(format!("stage {stage}: {reason}"), now);
     }
 
+    /// A stage has not heard what was sent, or not so: nothing that any of them holds can be relied on.
+    pub(super) fn handle_disorder(&mut self, stage: StageIndex, reason: &str, now: Duration) {
+        self.keep = None;
+        self.handle_fault(stage, self.generation, reason, now);
+    }
+
     /// The work link to stage 0 stands.
     pub(super) fn handle_work_link(&mut self, generation: Generation, now: Duration) {
         if generation == self.generation && self.phase == Phase::Linking {
             self.phase = Phase::Up { since: now };
             self.was_up = true;
+            self.keep = Some(generation);
             self.fits();
-            self.actions.push_back(Action::Up(generation));
+            let keeps = self.stages().all(Peer::keeps);
+            self.actions.push_back(Action::Up { generation, keeps });
         }
     }
 
@@ -383,6 +399,7 @@ impl Roster {
     /// The line has said nothing about some of its work for far too long.
     pub(super) fn handle_silence(&mut self, silence: Duration, now: Duration) {
         if self.is_up() {
+            self.keep = None;
             self.retry(format!("work did not come back within {} s", silence.as_secs()), now);
         }
     }

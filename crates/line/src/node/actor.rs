@@ -18,7 +18,7 @@ use super::leaving::Leaving;
 use super::place::{Place, Standby};
 use super::reception::receive;
 use super::refusals::Refusals;
-use super::seat::{EngineSeat, misfit, stage_config};
+use super::seat::{EngineSeat, Rested, Tenure, misfit, stage_config};
 use super::sink::LinkSink;
 use super::{Event, Greeted, NodeConfig};
 use crate::greeting::{self, accept, show};
@@ -106,7 +106,7 @@ impl Actor {
             Event::ControlLost { link, reason } => self.control_lost(link, &reason),
             Event::Loaded(result) => self.loaded(result),
             Event::Loading { permille, what } => self.tell(StageState::Loading { permille, what }),
-            Event::Stopped(engine) => self.engine.stopped(engine),
+            Event::Stopped(rested) => self.engine.stopped(rested),
             Event::Downstream(generation, sender) => {
                 if let Some(place) = self.place_in(generation) {
                     place.downstream = Some(sender);
@@ -279,11 +279,11 @@ impl Actor {
 
     fn assigned(&mut self, generation: Generation, assign: Assign) {
         self.leave("assigned anew");
+        let Some(Tenant { front, .. }) = self.lease.tenant(Instant::now()) else { return };
         tracing::info!(%generation, layers = %assign.holding.layers, "assigned");
-        let mut place = Place::new(generation, assign);
+        let mut place = Place::new(generation, front, assign);
         if let Some(next) = place.assign.downstream.clone()
             && let Some(peer) = next.relay
-            && let Some(Tenant { front, .. }) = self.lease.tenant(Instant::now())
         {
             place.relay_task = Some(self.links(generation).relay(next, LinkRole::Control { peer, front }));
         }
@@ -312,7 +312,7 @@ impl Actor {
                 self.tell(StageState::Failed { reason });
                 self.leave("the stage could not load its layers");
             }
-            (None, Ok(engine)) => self.engine = EngineSeat::Resting(key, engine),
+            (None, Ok(engine)) => self.engine = EngineSeat::Resting(key, Rested::new(engine)),
             (None, Err(_)) => {}
         }
     }
@@ -336,7 +336,14 @@ impl Actor {
             return;
         };
         let row_width = match &self.engine {
-            EngineSeat::Resting(held, engine) if *held == wanted => engine.shape().row_width,
+            EngineSeat::Resting(held, rested) if *held == wanted => {
+                if let Some(place) = &self.place
+                    && rested.is_spoilt(place.front, place.assign.keep)
+                {
+                    return self.engine.forget(&self.events);
+                }
+                rested.engine.shape().row_width
+            }
             EngineSeat::Resting(..) => return self.engine.free(&self.events),
             EngineSeat::Empty => {
                 let source = Arc::clone(&self.config.source);
@@ -368,7 +375,8 @@ impl Actor {
 
     /// The layers are there, and there is no place to work in.
     fn stand_by(&mut self) {
-        if let (Some(standby), EngineSeat::Resting(_, engine)) = (&mut self.standby, &self.engine)
+        if let (Some(standby), EngineSeat::Resting(_, Rested { engine, .. })) =
+            (&mut self.standby, &self.engine)
             && !std::mem::replace(&mut standby.told, true)
         {
             let (layers, shape) = (standby.holding.layers, engine.shape());
@@ -395,12 +403,18 @@ impl Actor {
             .store
             .clone()
             .map(|store| -> Box<dyn stage::Store> { Box::new(Filed::new(store, &place.assign)) });
-        if let Err(error) = self.engine.run(&name, config, Box::new(sink), store) {
-            return self.tell(StageState::Failed { reason: format!("no thread for the engine: {error}") });
-        }
+        let tenure = Tenure::new(place.front, place.generation);
+        let keeps = match self.engine.run((&name, tenure), config, Box::new(sink), store) {
+            Ok(keeps) => keeps,
+            Err(error) => {
+                let reason = format!("no thread for the engine: {error}");
+                return self.tell(StageState::Failed { reason });
+            }
+        };
         if let Some(engine) = self.engine.handle() {
             let shape = engine.shape();
             self.tell(StageState::Ready {
+                keeps,
                 row_width: shape.row_width as u32,
                 weight_bytes: shape.weight_bytes,
                 kv_bytes: shape.kv_bytes,

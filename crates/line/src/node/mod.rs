@@ -23,6 +23,7 @@ use protocol::{Generation, Hello, NodeId, ToFront, ToStage};
 use stage::Engine;
 use tokio::sync::{mpsc, oneshot};
 
+use self::seat::Rested;
 use crate::source::{EngineSource, LoadError};
 use crate::task::Task;
 pub(crate) use dial::read_control;
@@ -122,7 +123,7 @@ enum Event {
     /// How far the loading is.
     Loading { permille: u16, what: String },
     /// The engine has stopped; it is given unless it panicked or was freed.
-    Stopped(Option<Box<dyn Engine>>),
+    Stopped(Option<Rested>),
     /// The next stage takes rows.
     Downstream(Generation, LinkSender),
     /// The next stage is gone, or refuses for good.

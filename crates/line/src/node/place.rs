@@ -8,6 +8,8 @@ use crate::task::Task;
 /// One assignment and the links that belong to it; dropped with all of its tasks when the generation is over.
 pub(super) struct Place {
     pub(super) generation: Generation,
+    /// Who has assigned it.
+    pub(super) front: NodeId,
     pub(super) assign: Assign,
     /// To the next stage, once it has accepted.
     pub(super) downstream: Option<LinkSender>,
@@ -31,9 +33,10 @@ pub(super) struct Standby {
 }
 
 impl Place {
-    pub(super) const fn new(generation: Generation, assign: Assign) -> Self {
+    pub(super) const fn new(generation: Generation, front: NodeId, assign: Assign) -> Self {
         Self {
             generation,
+            front,
             assign,
             downstream: None,
             downstream_task: None,

@@ -94,6 +94,7 @@ pub(crate) fn tail_of_two(upstream: NodeId) -> Assign {
         holding: tail_layers(),
         row_dtype: RowDtype::F32,
         prefix_bytes: 0,
+        keep: None,
         upstream,
         downstream: None,
     }

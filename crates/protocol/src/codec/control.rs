@@ -8,8 +8,8 @@ use super::reader::{Field, Reader};
 use super::work::{get_draft, get_timings, get_verdict, put_draft, put_timings, put_verdict};
 use super::writer::Writer;
 use crate::{
-    Assign, Command, Downstream, Fault, FaultKind, Hint, Holding, KvType, LayerRange, ModelId, NodeId,
-    Progress, Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
+    Assign, Command, Downstream, Fault, FaultKind, Generation, Hint, Holding, KvType, LayerRange, ModelId,
+    NodeId, Progress, Report, RowDtype, StageCounters, StageState, Stored, ToFront, ToStage, limits,
 };
 
 pub(super) fn put_dtype(w: &mut Writer<'_>, v: RowDtype) {
@@ -107,6 +107,7 @@ fn put_assign(w: &mut Writer<'_>, v: &Assign) {
     put_holding(w, &v.holding);
     put_dtype(w, v.row_dtype);
     w.u64(v.prefix_bytes);
+    w.option(v.keep.as_ref(), |w, v| w.u64(v.0));
     w.bytes(&v.upstream.0);
     w.option(v.downstream.as_ref(), |w, v| {
         w.text(&v.address);
@@ -147,6 +148,7 @@ fn get_assign(r: &mut Reader<'_>) -> Result<Assign, DecodeError> {
         holding: get_holding(r)?,
         row_dtype: get_dtype(r, "assign.row_dtype")?,
         prefix_bytes: r.u64("assign.prefix_bytes")?,
+        keep: r.option("assign.keep", |r| r.u64("assign.keep").map(Generation))?,
         upstream: NodeId(r.array("assign.upstream")?),
         downstream: r.option("assign.downstream", get_downstream)?,
     };
@@ -334,8 +336,9 @@ fn put_state(w: &mut Writer<'_>, v: &StageState) {
             w.text(what);
         }
         StageState::Linking => w.u8(2),
-        StageState::Ready { row_width, weight_bytes, kv_bytes } => {
+        StageState::Ready { keeps, row_width, weight_bytes, kv_bytes } => {
             w.u8(3);
+            w.flag(*keeps);
             w.u32(*row_width);
             w.u64(*weight_bytes);
             w.u64(*kv_bytes);
@@ -362,6 +365,7 @@ fn get_state(r: &mut Reader<'_>) -> Result<StageState, DecodeError> {
         },
         2 => StageState::Linking,
         3 => StageState::Ready {
+            keeps: r.flag("state.keeps")?,
             row_width: r.u32_in("state.row_width", 1, limits::MAX_ROW_WIDTH)?,
             weight_bytes: r.u64("state.weight_bytes")?,
             kv_bytes: r.u64("state.kv_bytes")?,

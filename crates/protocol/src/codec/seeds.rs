@@ -193,6 +193,7 @@ pub(super) fn to_stage() -> Vec<(&'static str, ToStage)> {
         holding: holding(),
         row_dtype: RowDtype::F16,
         prefix_bytes: 64 << 20,
+        keep: Some(Generation(1_764_700_000_000)),
         upstream: NodeId([2; 32]),
         downstream: Some(downstream),
     };
@@ -265,7 +266,7 @@ fn states() -> [StageState; 6] {
         StageState::Idle { node: NodeId([3; 32]), pid: 4711 },
         StageState::Loading { permille: 250, what: "reading layers 0..16".into() },
         StageState::Linking,
-        StageState::Ready { row_width: 4096, weight_bytes, kv_bytes },
+        StageState::Ready { keeps: true, row_width: 4096, weight_bytes, kv_bytes },
         StageState::Standby { layers: holding().layers, weight_bytes, kv_bytes },
         StageState::Failed { reason: "there is no such model here".into() },
     ]

@@ -270,13 +270,15 @@ fn holding() -> impl Strategy<Value = Holding> {
 fn assign() -> impl Strategy<Value = Assign> {
     let line = (1..=limits::MAX_STAGES).prop_flat_map(|n| (Just(n), 0..n));
     let ids = any::<([u8; 32], Option<[u8; 32]>)>();
-    (line, holding(), (dtype(), any::<u64>()), ids, (text(), option::of(peer()))).prop_map(
-        |((n_stages, index), holding, (row_dtype, prefix_bytes), ids, (address, relay))| Assign {
+    let memory = (any::<u64>(), option::of(generation()));
+    (line, holding(), (dtype(), memory), ids, (text(), option::of(peer()))).prop_map(
+        |((n_stages, index), holding, (row_dtype, (prefix_bytes, keep)), ids, (address, relay))| Assign {
             index: StageIndex(index),
             n_stages,
             holding,
             row_dtype,
             prefix_bytes,
+            keep,
             upstream: NodeId(ids.0),
             downstream: (index + 1 < n_stages).then_some(Downstream {
                 address,
@@ -340,10 +342,14 @@ fn draft() -> impl Strategy<Value = TailDraft> {
 }
 
 fn state() -> impl Strategy<Value = StageState> {
-    let ready =
-        (1..=limits::MAX_ROW_WIDTH, any::<(u64, u64)>()).prop_map(|(row_width, (weight_bytes, kv_bytes))| {
-            StageState::Ready { row_width, weight_bytes, kv_bytes }
-        });
+    let ready = (1..=limits::MAX_ROW_WIDTH, any::<(bool, u64, u64)>()).prop_map(
+        |(row_width, (keeps, weight_bytes, kv_bytes))| StageState::Ready {
+            keeps,
+            row_width,
+            weight_bytes,
+            kv_bytes,
+        },
+    );
     prop_oneof![
         any::<([u8; 32], u32)>().prop_map(|(node, pid)| StageState::Idle { node: NodeId(node), pid }),
         (0..=1000_u16, text()).prop_map(|(permille, what)| StageState::Loading { permille, what }),

@@ -278,7 +278,8 @@ impl Running {
 }
 
 impl Front for Guesses {
-    fn line_up(&mut self, now: Duration) {
+    /// Nothing is taken over: sequences begin with their prompts.
+    fn line_up(&mut self, _keeps: bool, now: Duration) {
         self.line_is_up = true;
         self.start(now);
     }

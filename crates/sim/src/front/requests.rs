@@ -212,10 +212,14 @@ impl Requests {
 }
 
 impl Front for Requests {
-    fn line_up(&mut self, now: Duration) {
+    fn line_up(&mut self, keeps: bool, now: Duration) {
         self.now = now;
         self.stories.healed();
-        self.scheduler.line_up(now);
+        if keeps {
+            self.scheduler.line_back(now);
+        } else {
+            self.scheduler.line_up(now);
+        }
         self.listen();
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Losses {
     /// Lines that were given up because a frame had come twice in them.
     pub(crate) disorders: u64,
     pub(crate) cuts: u64,
+    /// Lines that came back with what they had held.
+    pub(crate) came_back: u64,
     pub(crate) jumps: u64,
     /// What slow stores were asked.
     pub(crate) slow_stores: u64,

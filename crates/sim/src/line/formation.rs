@@ -30,6 +30,8 @@ pub(super) struct Place {
     pub(super) downstream: Option<usize>,
     /// Whether it holds other layers and must begin with nothing.
     pub(super) is_other: bool,
+    /// The last generation whose sequences are still meant, if any are.
+    pub(super) keep: Option<Generation>,
 }
 
 /// How far the front's generation has come.
@@ -37,8 +39,8 @@ pub(super) struct Place {
 pub(super) enum Phase {
     /// Nobody is assigned.
     Down,
-    /// These are not ready.
-    Forming(BTreeSet<usize>),
+    /// These are not ready. Whether those that are have kept what they held.
+    Forming(BTreeSet<usize>, bool),
     Up,
 }
 
@@ -52,7 +54,7 @@ impl<F: Front> Line<F> {
     pub(super) fn lose_line(&mut self) {
         match std::mem::replace(&mut self.phase, Phase::Down) {
             Phase::Down => return,
-            Phase::Forming(_) => self.counts.abandoned += 1,
+            Phase::Forming(..) => self.counts.abandoned += 1,
             Phase::Up => self.counts.outages += 1,
         }
         self.generation = Generation(self.generation.0 + 1);
@@ -87,11 +89,11 @@ impl<F: Front> Line<F> {
             self.counts.losses.stand_ins += u64::from(seat.sits(machine));
         }
         self.seats.clone_from(&seats);
-        self.phase = Phase::Forming(seats.iter().copied().collect());
-        let generation = self.generation;
+        self.phase = Phase::Forming(seats.iter().copied().collect(), true);
+        let (generation, keep) = (self.generation, self.keep);
         for (at, &machine) in seats.iter().enumerate() {
             let place =
-                Place { generation, seat: name(at), downstream: seats.get(at + 1).copied(), is_other };
+                Place { generation, seat: name(at), downstream: seats.get(at + 1).copied(), is_other, keep };
             self.post((generation, Link::Commands(machine)), None, Happening::Assigned(machine, place));
         }
         self.release_others();
@@ -137,23 +139,25 @@ impl<F: Front> Line<F> {
             return;
         }
         stage.is_loading = false;
-        if self.random.percent(50) {
-            stage.add_to(&mut self.counts);
-            stage.takes_new_core();
-        }
+        let keeps = stage.takes_up_work(self.random.percent(20));
         if stage.speaks() {
-            let state = StageState::Ready { row_width: ROW_WIDTH as u32, weight_bytes: 0, kv_bytes: 0 };
+            let row_width = ROW_WIDTH as u32;
+            let state = StageState::Ready { keeps, row_width, weight_bytes: 0, kv_bytes: 0 };
             self.send_report(machine, Report::State(state));
         }
     }
 
     /// A machine has said so, in the front's generation.
-    pub(super) fn is_ready(&mut self, machine: usize) {
-        let Phase::Forming(missing) = &mut self.phase else { return };
+    pub(super) fn is_ready(&mut self, machine: usize, keeps: bool) {
+        let Phase::Forming(missing, all_keep) = &mut self.phase else { return };
         missing.remove(&machine);
+        *all_keep &= keeps;
         if missing.is_empty() {
+            let keeps = *all_keep;
             self.phase = Phase::Up;
-            self.front.line_up(self.now);
+            self.keep = Some(self.generation);
+            self.counts.losses.came_back += u64::from(keeps);
+            self.front.line_up(keeps, self.now);
             self.after_front();
         }
     }

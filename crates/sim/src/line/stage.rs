@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, Slot, StageCore};
+use ::stage::{Blob, Call, Cancel, Config, Engine as _, EngineShape, Interest, Kept, StageCore};
 use protocol::{Close, Frame, Generation, Open, Position, PrefixKey, SeqId, Work};
 
 use super::formation::Place;
@@ -13,6 +13,9 @@ use crate::known::Known;
 use crate::scenario::CallTime;
 use crate::toy::{Flaws, Model, ToyEngine};
 use crate::watch::Watched;
+
+/// The tenure of who has never worked.
+const NEVER: (Generation, Generation) = (Generation(u64::MAX), Generation(0));
 
 pub(super) struct Stage {
     pub(super) core: StageCore,
@@ -41,6 +44,12 @@ pub(super) struct Stage {
     pub(super) store: BTreeMap<PrefixKey, Blob>,
     pub(super) order: Order,
     pub(super) known: Known,
+    /// Between two lines: what it has kept.
+    kept: Option<Kept>,
+    /// Since which generation it has forgotten nothing, and up to which it has worked.
+    tenure: (Generation, Generation),
+    /// Stale windows of the lines that are over.
+    n_stale: u64,
     /// How often it has begun anew.
     pub(super) life: u32,
     /// While it dies and until it is back: how much it still says.
@@ -84,6 +93,9 @@ impl Stage {
             store: BTreeMap::new(),
             order: Order::default(),
             known: Known::default(),
+            kept: None,
+            tenure: NEVER,
+            n_stale: 0,
             life: 0,
             last_words: None,
             born: Box::new(born),
@@ -129,7 +141,7 @@ impl Stage {
 
     /// Adds what is counted of its life.
     pub(super) fn add_to(&self, counts: &mut Counts) {
-        counts.dropped += self.core.stats().stale_windows;
+        counts.dropped += self.n_stale + self.core.stats().stale_windows;
         counts.spoiled_calls += self.engine.inner().spoiled_calls();
         counts.drafted += self.engine.inner().drafted();
     }
@@ -138,6 +150,7 @@ impl Stage {
     pub(super) fn begins_anew(&mut self, forgets: bool) {
         self.takes_other_engine();
         self.last_words = Some(0);
+        self.is_loading = false;
         self.place = Place::default();
         self.clock = Duration::ZERO;
         if forgets {
@@ -152,8 +165,10 @@ impl Stage {
             engine.calm();
         }
         (self.core, self.engine, self.running) = (core, Watched::new(engine), None);
+        self.kept = None;
+        self.tenure = NEVER;
         (self.order, self.known) = (Order::default(), Known::default());
-        (self.is_loading, self.n_reading) = (false, 0);
+        self.n_reading = 0;
         self.life += 1;
     }
 
@@ -173,21 +188,46 @@ impl Stage {
         }
         self.place = Place { generation: Generation(0), downstream: None, ..self.place };
         self.is_loading = false;
-        self.core.reset();
-        self.interest.note_reset();
+        self.interest.note_end();
         self.order = Order::default();
         self.known = Known::default();
+        if self.running.is_none() && generation != Generation(0) {
+            self.rest();
+        }
     }
 
-    /// A new core on the engine as it is, emptied; one that cannot be emptied makes room for another.
-    pub(super) fn takes_new_core(&mut self) {
-        let n_slots = self.core.shape().n_slots;
-        let is_empty = (0..n_slots).all(|slot| self.engine.truncate(Slot(slot), Position(0)).is_ok());
-        if is_empty {
-            self.core = (self.born)().0;
+    /// Its line is over, and no call is under way any more: what it has computed stays. An engine that cannot forget the rest
+    /// makes room for another.
+    pub(super) fn rest(&mut self) {
+        let core = std::mem::replace(&mut self.core, (self.born)().0);
+        self.n_stale += core.stats().stale_windows;
+        let mut kept = core.retire();
+        if kept.tidy(&mut self.engine).is_ok() {
+            self.kept = Some(kept);
         } else {
             self.takes_other_engine();
         }
+    }
+
+    /// Begins to work in its new place. Whether with what it held before: only if that is of the right line, and not if it
+    /// shall forget.
+    pub(super) fn takes_up_work(&mut self, forgets: bool) -> bool {
+        let (since, last) = self.tenure;
+        let is_of_use = self.place.keep.is_some_and(|keep| since <= keep && keep <= last);
+        let kept = self.kept.take();
+        let generation = self.place.generation;
+        self.tenure.1 = generation;
+        if let Some(kept) = kept {
+            if is_of_use && !forgets {
+                self.core = StageCore::resume(self.core.shape().clone(), *self.core.config(), kept);
+                return true;
+            }
+            if kept.forget(&mut self.engine).is_err() {
+                self.takes_other_engine();
+            }
+        }
+        self.tenure = (generation, generation);
+        false
     }
 
     /// What is left of sequences that are over: frames that wait, or slots that are not free for as many new ones.

@@ -158,8 +158,8 @@ impl StageCore {
         }
         let (victim, slot) = self.prefixes.victim()?;
         self.slots.take_this(slot);
-        self.slots.set_floor(slot, Position(0));
         if !self.prefixes.can_save() {
+            self.slots.set_floor(slot, Position(0));
             self.prefixes.remove(victim);
             return Some((slot, Moves { save: None, load }));
         }

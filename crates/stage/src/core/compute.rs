@@ -27,7 +27,7 @@ impl StageCore {
         let next = self.next_begin().map(Kind::Begin).or_else(|| self.next_work());
         let kind = next.or_else(|| self.next_tending()).or_else(|| self.next_save())?;
         let buffers = self.buffers.take()?;
-        Some(Call { kind, buffers, era: self.era, started: now })
+        Some(Call { kind, buffers, started: now })
     }
 
     /// What verdicts have announced, all of it in one call.
@@ -137,26 +137,24 @@ impl StageCore {
 
     /// A call has been executed; `engine` still holds its logits. Call it at the time when the result is there.
     pub fn complete(&mut self, done: Done, engine: &dyn Engine, now: Duration) {
-        let Done { outcome, buffers, era, started } = done;
-        if era == self.era {
-            let time = now.saturating_sub(started);
-            match outcome {
-                Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
-                Outcome::Save(prefix, slot, len, saved) => self.saved(prefix, slot, len, saved),
-                Outcome::Draft(of, drafted) => {
-                    self.policy.charge(time);
-                    self.drafted(&of, drafted, time);
-                }
-                Outcome::Tended => {}
-                Outcome::Run(batch, result) => {
-                    self.policy.charge(time);
-                    let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
-                    match result {
-                        Ok(()) => self.ran(batch, &buffers.out, engine, (started, time)),
-                        Err(RunError::Cut(slot, error)) => self.failed(batch, Some(slot), &error),
-                        Err(RunError::Run(error)) => self.failed(batch, None, &error),
-                        Err(RunError::Cancelled) => self.cancelled(batch),
-                    }
+        let Done { outcome, buffers, started } = done;
+        let time = now.saturating_sub(started);
+        match outcome {
+            Outcome::Begin(open, moved, sampler) => self.begun(&open, moved, sampler),
+            Outcome::Save(prefix, slot, len, saved) => self.saved(prefix, slot, len, saved),
+            Outcome::Draft(of, drafted) => {
+                self.policy.charge(time);
+                self.drafted(&of, drafted, time);
+            }
+            Outcome::Tended => {}
+            Outcome::Run(batch, result) => {
+                self.policy.charge(time);
+                let result = result.and_then(|()| self.check_output(&batch, &buffers.out));
+                match result {
+                    Ok(()) => self.ran(batch, &buffers.out, engine, (started, time)),
+                    Err(RunError::Cut(slot, error)) => self.failed(batch, Some(slot), &error),
+                    Err(RunError::Run(error)) => self.failed(batch, None, &error),
+                    Err(RunError::Cancelled) => self.cancelled(batch),
                 }
             }
         }
@@ -168,6 +166,9 @@ impl StageCore {
         sequence.busy = false;
         let Some(slot) = sequence.phase.slot() else { return };
         let is_ready = self.moved(slot, moved);
+        if open.reuse.is_none() {
+            self.slots.set_floor(slot, Position(0));
+        }
         let fault = match (sampler, open.reuse) {
             (_, Some(reuse)) if !is_ready => Some(FaultKind::PrefixLost { prefix: reuse.prefix }),
             (Some(Err(error)), _) => Some(FaultKind::Sampler { reason: error.reason }),

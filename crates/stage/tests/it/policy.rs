@@ -193,21 +193,6 @@ fn hints_of_unknown_sequences_change_nothing() {
 }
 
 #[test]
-fn a_reset_forgets_everything_even_during_a_call() {
-    let mut stage = first(1);
-    arrive(&mut stage, [begin(1), window(1, 0, 0, 2, false), begin(2)]);
-    let call = stage.core.next_call(Duration::ZERO).expect("a window is ready");
-    stage.core.reset();
-    arrive(&mut stage, [begin(3), chunk(3, 0, 1)]);
-    assert!(stage.core.next_call(Duration::ZERO).is_none(), "the engine is still busy");
-    let done = call.execute(&mut stage.engine);
-    stage.core.complete(done, &stage.engine, Duration::ZERO);
-    assert_eq!(forwarded(&stage.settle()), [3, 3], "nothing of the old sequences is said");
-    assert_eq!(stage.engine.cuts, [(Slot(0), Position(0))]);
-    assert_eq!(stage.core.load(), stage::Load::default());
-}
-
-#[test]
 fn a_frame_carries_how_long_it_waited_and_computed() {
     let mut stage = first(1);
     let us = Duration::from_micros;

@@ -47,7 +47,7 @@ fn spawn(
     let (reports, heard) = channel();
     let sink = Box::new(Ends { next, reports, counters: channel().0 });
     let config = Config { row_dtype: dtype, prefix_bytes: 1 << 20, has_store: false };
-    (EngineThread::spawn("engine", Box::new(engine), config, sink, None).expect("a thread"), heard)
+    (EngineThread::spawn("engine", Box::new(engine), None, config, sink, None).expect("a thread"), heard)
 }
 
 fn null_line(n_stages: u32, dtype: RowDtype) -> (Vec<EngineThread>, Receiver<Report>) {
@@ -133,7 +133,7 @@ fn counters_are_told_when_the_last_sequence_has_ended_and_not_again() {
     let engine = NullEngine::new(NullEngine::shape(0, 1, 8, 4), CallTime::default());
     let sink = Box::new(Ends { next: None, reports, counters });
     let config = Config { row_dtype: RowDtype::F32, prefix_bytes: 0, has_store: false };
-    let thread = EngineThread::spawn("engine", Box::new(engine), config, sink, None).expect("a thread");
+    let thread = EngineThread::spawn("engine", Box::new(engine), None, config, sink, None).expect("a thread");
     for _ in 0..2 {
         decode(&thread.handle(), &verdicts, 50);
     }
@@ -277,8 +277,8 @@ fn a_full_inbox_refuses_and_never_waits() {
 }
 
 #[test]
-fn hints_and_resets_are_heard_during_a_call() {
-    let Gated { thread, reports, entered, pass } = gated();
+fn hints_are_heard_during_a_call() {
+    let Gated { thread, reports, pass, .. } = gated();
     let handle = thread.handle();
     handle.hint(Hint::Advance { seq: SEQ, epoch: Epoch(3) });
     handle.hint(Hint::Drop { seq: SEQ });
@@ -287,15 +287,38 @@ fn hints_and_resets_are_heard_during_a_call() {
     // The call was under way and is answered; the window behind it is passed over.
     let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
     assert!(matches!(report, Report::Verdict(_)), "{report:?}");
-    handle.reset();
-    for frame in [begin(1000), window(0, Token(1))] {
-        handle.frame(frame).expect("there is room");
-    }
-    entered.recv_timeout(DEADLINE).expect("the engine is called");
+    handle.frame(close()).expect("there is room");
+    assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)));
+}
+
+/// The engine is let through by nobody: the word ends its call, and what was there before it stays.
+#[test]
+fn an_ended_thread_stops_its_call_and_leaves_what_was_computed_to_the_next_one() {
+    let chunk = |base: u32, n: usize| {
+        let tokens = vec![Token(1); n];
+        Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(base), tokens, follows: None }))
+    };
+    let Gated { thread, reports, entered, pass } =
+        in_first_call(true, NullEngine::shape(0, 1, 8, 4), chunk(0, 20));
     pass.send("").expect("the gate is open");
-    let report = reports.recv_timeout(DEADLINE).expect("a verdict in time");
-    assert!(matches!(report, Report::Verdict(_)), "{report:?}");
-    assert_eq!(handle.stats().faults, 0);
+    let report = reports.recv_timeout(DEADLINE).expect("progress in time");
+    assert!(matches!(&report, Report::Progress(progress) if progress.next == Position(20)), "{report:?}");
+    thread.handle().frame(chunk(20, 20)).expect("there is room");
+    entered.recv_timeout(DEADLINE).expect("the engine is called");
+    let (engine, kept) = thread.join().expect("it has not panicked");
+    let (reports, heard) = channel();
+    let sink = Box::new(Ends { next: None, reports, counters: channel().0 });
+    let config = Config { row_dtype: RowDtype::F32, prefix_bytes: 0, has_store: false };
+    let thread = EngineThread::spawn("engine", engine, Some(kept), config, sink, None).expect("a thread");
+    for (seq, start) in [(SeqId(50), 20), (SeqId(51), 21)] {
+        let reuse = Some(protocol::Reuse { prefix: SEQ, keep: true, stored: None });
+        let Work::Open(open) = begin(1000).work else { unreachable!("it is an open") };
+        let history = vec![Token(1); start];
+        let open = Open { seq, start: Position(start as u32), reuse, history, ..*open };
+        thread.handle().frame(Frame::new(Work::Open(Box::new(open)))).expect("there is room");
+    }
+    let lost = Fault { seq: Some(SeqId(51)), kind: FaultKind::PrefixLost { prefix: SEQ } };
+    assert_eq!(heard.recv_timeout(DEADLINE), Ok(Report::Fault(lost)), "the second chunk was stopped");
 }
 
 /// What ends the interest in a call.
@@ -306,10 +329,9 @@ fn a_call_that_nobody_wants_is_stopped_and_the_slot_is_as_before() {
     let prompt = |tokens: Vec<Token>| {
         Frame::new(Work::Chunk(Chunk { seq: SEQ, base: Position(0), tokens, follows: None }))
     };
-    let stops: [(&str, Stop); 3] = [
+    let stops: [(&str, Stop); 2] = [
         ("a hint", |handle| handle.hint(Hint::Drop { seq: SEQ })),
         ("its end", |handle| handle.frame(close()).expect("there is room")),
-        ("a reset", Handle::reset),
     ];
     for (why, stop) in stops {
         let Gated { thread, reports, entered, pass } =
@@ -317,10 +339,8 @@ fn a_call_that_nobody_wants_is_stopped_and_the_slot_is_as_before() {
         let handle = thread.handle();
         // The engine is let through by nobody: only the word ends its call.
         stop(&handle);
-        if why != "a reset" {
-            handle.frame(close()).expect("there is room");
-            assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)), "{why}");
-        }
+        handle.frame(close()).expect("there is room");
+        assert_eq!(reports.recv_timeout(DEADLINE), Ok(Report::Closed(SEQ)), "{why}");
         for frame in [begin(1000), window(0, Token(1))] {
             handle.frame(frame).expect("there is room");
         }

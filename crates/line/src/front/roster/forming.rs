@@ -91,6 +91,7 @@ impl Roster {
             holding: self.plan.holding(index),
             row_dtype: self.plan.row_dtype,
             prefix_bytes: self.plan.prefix_bytes,
+            keep: self.keep,
             upstream: neighbours.upstream,
             downstream: neighbours.downstream,
         };

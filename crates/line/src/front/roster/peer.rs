@@ -123,6 +123,11 @@ impl Peer {
         matches!(self.state, PeerState::Assigned(StageState::Ready { .. }))
     }
 
+    /// Whether it has lost nothing since the line was up last.
+    pub(super) const fn keeps(&self) -> bool {
+        matches!(self.state, PeerState::Assigned(StageState::Ready { keeps: true, .. }))
+    }
+
     pub(super) fn enter(&mut self, state: PeerState, now: Duration) {
         (self.state, self.since) = (state, now);
     }

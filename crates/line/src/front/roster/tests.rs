@@ -15,7 +15,7 @@ pub(super) fn ms(n: u64) -> Duration {
 }
 
 pub(super) fn ready() -> StageState {
-    StageState::Ready { row_width: 8, weight_bytes: 1, kv_bytes: 1 }
+    StageState::Ready { keeps: false, row_width: 8, weight_bytes: 1, kv_bytes: 1 }
 }
 
 /// How long a machine of these tests is counted on.
@@ -133,7 +133,7 @@ fn a_line_is_up_when_all_are_ready_and_work_is_linked() {
     line.handle_work_link(Generation(9), ms(3));
     assert!(!line.is_up());
     line.handle_work_link(Generation(10), ms(3));
-    assert_eq!(actions(&mut line), [Action::Up(Generation(10))]);
+    assert_eq!(actions(&mut line), [Action::Up { generation: Generation(10), keeps: false }]);
 }
 
 #[test]

@@ -125,5 +125,5 @@ fn a_stage_that_loads_its_layers_is_given_all_the_time_that_it_takes() {
     line.handle_lost(ONE, "killed".into(), ms(50));
     line.handle_linked(ONE, node(1), 2, false, ms(60));
     assert_eq!(line.stall(), None);
-    assert!(!std::iter::from_fn(|| line.poll_action()).any(|action| matches!(action, Action::Up(_))));
+    assert!(!std::iter::from_fn(|| line.poll_action()).any(|action| matches!(action, Action::Up { .. })));
 }
