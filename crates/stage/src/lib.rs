@@ -42,4 +42,4 @@ pub use port::{
 pub use prefixes::MAX_PREFIXES;
 pub use stats::{Load, Stats};
 pub use store::{Answer, Keeping, Store};
-pub use thread::{EngineThread, Handle, INBOX_BYTES, INBOX_FRAMES, Refused, Sink};
+pub use thread::{EngineThread, Handle, INBOX_BYTES, INBOX_FRAMES, Left, Refused, Sink};
