@@ -176,6 +176,7 @@ fn status(line: &LineSnapshot, restarts: bool) -> LineStatus {
             reused_tokens: stats.reused_tokens,
             shared_tokens: stats.shared_tokens,
             lost: stats.lost_prefixes,
+            partly_reused_tokens: stats.partly_reused_tokens,
             stored: stats.stored_prefixes,
             stored_tokens: stats.stored_tokens,
             restored_tokens: stats.restored_tokens,

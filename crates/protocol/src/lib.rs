@@ -30,6 +30,6 @@ pub use prompt::{Found, HiddenRows, OfPrompt, Pooling, PromptPart};
 pub use rows::{RowDtype, RowError, Rows};
 pub use sampling::{After, DryParams, Grammar, GrammarKind, Mirostat, SamplerParams, XtcParams};
 pub use work::{
-    Chunk, Close, Company, End, Frame, Open, Park, Reuse, StageTiming, TailDraft, TokenLogprobs, Verdict,
-    WantDraft, Window, Work,
+    Chunk, Close, Company, End, Frame, Held, Open, Park, Reuse, StageTiming, TailDraft, TokenLogprobs,
+    Verdict, WantDraft, Window, Work,
 };

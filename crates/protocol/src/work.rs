@@ -7,7 +7,8 @@ use crate::{Epoch, OfPrompt, Position, PrefixKey, Rows, SamplerParams, SeqId, To
 pub struct Frame {
     /// What to do.
     pub work: Work,
-    /// The hidden rows of a chunk or window, one per token; absent on the way to stage 0, which looks them up.
+    /// The hidden rows of a chunk or window, one per token; absent on the way to stage 0, which looks them up, and where
+    /// they are [`Held`] already.
     pub rows: Option<Rows>,
     /// What the stages passed so far measured, stage 0 first; only on chunks and windows.
     pub timings: Vec<StageTiming>,
@@ -109,6 +110,8 @@ pub struct Open {
     pub start: Position,
     /// The parked prefix that holds the positions before `start`; none for a sequence that starts with nothing.
     pub reuse: Option<Reuse>,
+    /// What only the later stages hold of a text that a lost line had computed; only where `start` is 0.
+    pub held: Option<Held>,
     /// Key of the sampling noise.
     pub seed: u64,
     /// Which of a request's choices this is; part of the noise's key.
@@ -136,6 +139,46 @@ pub struct Reuse {
     pub keep: bool,
     /// Where a stage that has no such prefix finds it in its store; it is the prefix of that id from then on.
     pub stored: Option<PrefixKey>,
+}
+
+/// A prefix of which stages early in the line have lost their part. They compute its positions again; chunks within it
+/// travel on without rows from there, to be heard but not computed. A chunk lies within it or behind it, not across.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The sequence that was lost, or parked. It is gone once the new sequence has begun.
+    pub prefix: SeqId,
+    /// Its first positions, so many, are taken over; at least one.
+    pub len: Position,
+    /// Stages from the one that reads this on that have lost it; 0 on those that hold it. Each passes on one less.
+    pub lost_by: u16,
+}
+
+impl Open {
+    /// The first position that the stage which reads this computes, and the prefix that it holds those before it in.
+    #[must_use]
+    pub fn beginning(&self) -> (Position, Option<Reuse>) {
+        match self.held {
+            Some(Held { prefix, len, lost_by: 0 }) => {
+                (len, Some(Reuse { prefix, keep: false, stored: None }))
+            }
+            _ => (self.start, self.reuse),
+        }
+    }
+
+    /// The positions below this one are held by the next stage: it wants no rows of them.
+    #[must_use]
+    pub fn held_by_next(&self) -> Position {
+        self.held.filter(|held| held.lost_by <= 1).map_or(Position(0), |held| held.len)
+    }
+
+    /// As the next stage shall read it.
+    #[must_use]
+    pub fn for_next(mut self) -> Self {
+        if let Some(held) = &mut self.held {
+            held.lost_by = held.lost_by.saturating_sub(1);
+        }
+        self
+    }
 }
 
 /// The prompt's tokens at `base..base + tokens.len()`.
@@ -275,6 +318,6 @@ pub struct StageTiming {
     pub queue_us: u32,
     /// The engine call, microseconds.
     pub compute_us: u32,
-    /// Rows in the engine call, of all sequences together.
+    /// Rows in the engine call, of all sequences together; 0 where the rows were [`Held`] already and none was made.
     pub batch_rows: u32,
 }

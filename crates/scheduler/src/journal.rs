@@ -238,6 +238,7 @@ mod tests {
             seq: SEQ,
             start: Position(2),
             reuse: None,
+            held: None,
             seed: 0,
             choice: 0,
             sampler: SamplerParams::default(),

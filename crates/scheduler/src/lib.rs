@@ -15,6 +15,7 @@ mod movement;
 mod prefixes;
 mod probe;
 mod queue;
+mod remains;
 mod request;
 mod scheduler;
 mod sequence;

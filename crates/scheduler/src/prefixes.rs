@@ -248,6 +248,14 @@ impl<Id: Copy + Ord> Prefixes<Id> {
         self.by_id.get(&id).map(|(namespace, tokens)| (*namespace, &tokens[..]))
     }
 
+    /// Whoever is here, with its tokens, what was worth least first; none is here afterwards.
+    pub(crate) fn drain(&mut self) -> Vec<(Namespace, Vec<Token>, Id)> {
+        let mut all: Vec<_> = std::mem::take(&mut self.by_tokens).into_iter().collect();
+        all.sort_by(|(_, a), (_, b)| a.worth.total_cmp(&b.worth));
+        self.clear();
+        all.into_iter().map(|((namespace, tokens), entry)| (namespace, tokens, entry.id)).collect()
+    }
+
     /// All are gone.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget, self.cuts, self.are_saved);

@@ -5,6 +5,7 @@
 
 mod admission;
 mod beginning;
+mod losses;
 mod reports;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,11 +19,10 @@ use crate::groups::Load;
 use crate::meter::Guessing;
 use crate::prefixes::{Namespace, Prefixes, Trust};
 use crate::queue::{Patience, Queue, Waiting};
+use crate::remains::Remains;
 use crate::sequence::Sequence;
 use crate::shelf::{Shelf, Shelved};
-use crate::{
-    Config, Drafting, Event, Failure, Finish, Refusal, Request, RequestId, SequenceStatus, Stats, Timings,
-};
+use crate::{Config, Drafting, Event, Finish, Refusal, Request, RequestId, SequenceStatus, Stats, Timings};
 
 /// Something for the driver to carry away. Work of one sequence must reach stage 0 in the order given.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +55,8 @@ pub struct Scheduler {
     /// Every sequence whose memory is in use.
     pub(crate) sequences: BTreeMap<SeqId, Sequence>,
     prefixes: Prefixes<SeqId>,
+    /// What lost lines have left.
+    remains: Remains,
     /// What the stages' stores have.
     shelf: Shelf,
     /// How fast the line is.
@@ -93,12 +95,14 @@ impl Scheduler {
         let reach = config.speculate.reach;
         assert!(reach.max_width > 0 && reach.max_depth > 0, "a window has at least one row");
         assert!(config.chunk_rows > 0 && config.max_chunks_in_flight > 0, "a prompt must be able to move");
+        let prefixes = || Prefixes::new(config.prefix_tokens, config.cuts, config.cuts == Cuts::Nowhere);
         Self {
             line_is_up: false,
             is_held: false,
             recovery: None,
             pace: Pace::new(config.n_stages),
-            prefixes: Prefixes::new(config.prefix_tokens, config.cuts, config.cuts == Cuts::Nowhere),
+            prefixes: prefixes(),
+            remains: Remains::new(prefixes()),
             shelf: Shelf::new(config.stored_tokens, config.least_stored, config.line, config.cuts),
             vain_probes: 0,
             awaited: 0,
@@ -216,20 +220,6 @@ impl Scheduler {
         }
     }
 
-    /// The line is ready, and holds nothing: what waits may start.
-    pub fn line_up(&mut self, now: Duration) {
-        self.prefixes.clear();
-        self.line_back(now);
-    }
-
-    /// The line is ready again, and its stages hold what they held when it was lost: running requests go on from there.
-    pub fn line_back(&mut self, now: Duration) {
-        self.line_is_up = true;
-        self.recovery = None;
-        self.queue.line_up(self.config.queue_timeout);
-        self.admit(now);
-    }
-
     /// Has everything new wait, or no more: what runs goes on, so that the line comes to rest. Whether that is a change.
     pub fn hold(&mut self, is_held: bool, now: Duration) -> bool {
         let was_held = std::mem::replace(&mut self.is_held, is_held);
@@ -237,62 +227,6 @@ impl Scheduler {
             self.admit(now);
         }
         was_held != is_held
-    }
-
-    /// The line is gone, and with it every sequence. What stages have computed of them may still be there when the next
-    /// one comes ([`Scheduler::line_back`]). Running requests wait for it and go on there from their last token, for
-    /// [`Config::replay_timeout`] at most; waiting ones go on waiting until it is up or their deadline.
-    ///
-    /// Reports of the lost line must not be handed in afterwards: they carry its generation.
-    pub fn line_lost(&mut self, reason: &str, now: Duration) {
-        let was_up = std::mem::replace(&mut self.line_is_up, false);
-        self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
-        let deadline = now.saturating_add(self.config.replay_timeout);
-        self.queue.line_lost(deadline, reason);
-        if was_up {
-            self.recovery = (!self.config.replay_timeout.is_zero()).then(|| (deadline, reason.to_owned()));
-        }
-        for seq in self.by_request.values().copied().collect::<Vec<_>>() {
-            let can_wait = !self.config.replay_timeout.is_zero();
-            if can_wait && self.sequences.get(&seq).is_some_and(|sequence| !sequence.is_probe()) {
-                self.interrupt(seq, Patience::Line(deadline, reason.into()), now);
-            } else {
-                self.fail(seq, Failure::LineLost { reason: reason.into() });
-            }
-        }
-        // Nobody is left to hear the `Close` frames or to answer them.
-        self.outputs.retain(|output| !matches!(output, Output::Work(_) | Output::Hint(_)));
-        self.sequences.clear();
-        self.shelf.line_lost();
-        // The next line may have other machines in it.
-        self.pace = Pace::new(self.config.n_stages);
-        self.vain_probes = 0;
-        self.awaited = 0;
-        self.answered.clear();
-        self.together = (u32::MAX, None);
-    }
-
-    /// Why there is still no line: what those who wait for one are told if it does not come in time, in place of the
-    /// reason for which the last one was lost. While the line is up nobody waits for one.
-    pub fn line_awaits(&mut self, reason: &str) {
-        if let Some((_, known)) = &mut self.recovery {
-            reason.clone_into(known);
-        }
-        self.queue.line_awaits(reason);
-    }
-
-    /// The next line shares the layers out otherwise: among so many stages, and `line` is what prefixes that it stores
-    /// depend on (see [`Config::line`]). What other shapes have stored is found again when they come back.
-    ///
-    /// # Panics
-    /// If the line is up, has no stages, or more than the protocol allows.
-    pub fn reshape(&mut self, n_stages: u16, line: [u8; 32]) {
-        assert!(!self.line_is_up, "a line keeps its shape for as long as it is up");
-        assert!((1..=limits::MAX_STAGES).contains(&n_stages), "a line of {n_stages} stages");
-        (self.config.n_stages, self.config.line) = (n_stages, line);
-        self.prefixes.clear();
-        self.pace = Pace::new(n_stages);
-        self.shelf.reshape(line);
     }
 
     /// Drops requests whose time in the queue is over.

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use protocol::{Chunk, Found, Position, Progress, PromptPart, Reuse, SeqId, TailDraft, Token, Verdict, Work};
+use protocol::{
+    Chunk, Found, Held, Position, Progress, PromptPart, Reuse, SeqId, TailDraft, Token, Verdict, Work,
+};
 use spec::{
     Answered, Draft, DraftFault, Line, Pace, Plan, Proposer, Reach, Setup, Sources, Speculate, Speculation,
     TextChange,
@@ -12,6 +14,7 @@ use spec::{
 
 use crate::chunks::Chunks;
 use crate::meter::{Guessing, Meter};
+use crate::prefixes::Namespace;
 use crate::queue::Past;
 use crate::silence::Silence;
 use crate::wanted::Wanted;
@@ -28,6 +31,8 @@ pub(crate) struct Sequence {
     reuse: Option<Reuse>,
     /// How much of that it took over.
     start: Position,
+    /// What only the later stages held of its text.
+    held: Option<Held>,
     /// Where what it begins with came from, until the tail has spoken of it.
     origin: Option<Origin>,
     /// How long nothing has been heard about it.
@@ -92,6 +97,8 @@ pub(crate) struct Start {
     pub(crate) start: Position,
     /// Which one.
     pub(crate) reuse: Option<Reuse>,
+    /// What only the later stages hold of the text.
+    pub(crate) held: Option<Held>,
     /// Where that comes from.
     pub(crate) origin: Option<Origin>,
     /// What is wanted of the prompt, if anything is left to be told.
@@ -126,6 +133,7 @@ impl Sequence {
             request: start.request,
             asked: start.asked,
             reuse: start.reuse,
+            held: start.held,
             origin: start.origin,
             start: start.start,
             silence: Silence::new(start.now),
@@ -188,6 +196,9 @@ impl Sequence {
                     return None;
                 }
                 let base = *next;
+                // A chunk is held or not, not in part.
+                let held = self.held.map_or(0, |held| held.len.0 as usize);
+                let n_left = if base < held { n_left.min(held - base) } else { n_left };
                 let most = self.wanted.map_or(usize::MAX, |_| Wanted::most_rows(config));
                 *next += most.min(self.chunks.next_rows(config, line, base as u32, n_left as u32) as usize);
                 self.chunks.sent(base as u32..*next as u32);
@@ -411,6 +422,24 @@ impl Sequence {
     /// Whether stages may still be reading what it begins with from their stores, which takes nobody knows how long.
     pub(crate) fn is_restoring(&self) -> bool {
         self.passed.is_none() && self.reuse.is_some_and(|reuse| reuse.stored.is_some())
+    }
+
+    /// Of a chunk that begins at `base` and has passed the tail, the tokens that the later stages held.
+    pub(crate) fn n_held(&self, base: u32, next: Position) -> u64 {
+        self.held.filter(|held| next <= held.len).map_or(0, |_| u64::from(next.0 - base))
+    }
+
+    /// Whether it was opened with something that only the later stages held.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// What the later stages still hold of it, if that is more than every stage has computed.
+    pub(crate) fn still_held(&self) -> Option<(Namespace, Vec<Token>)> {
+        let len = self.held?.len.0 as usize;
+        let namespace = self.asked.namespace?;
+        let text = self.text().get(..len)?;
+        (self.n_passed() < len).then(|| (namespace, text.to_vec()))
     }
 
     /// The prefix that it was opened with.

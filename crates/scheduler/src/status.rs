@@ -42,6 +42,8 @@ pub struct Stats {
     pub shared_tokens: u64,
     /// Of those, from prefixes that were not parked but stored.
     pub restored_tokens: u64,
+    /// Other tokens that only a part of the stages computed again after a line was lost: the later ones held them.
+    pub partly_reused_tokens: u64,
     /// Times that a stage did not have a prefix that a sequence was to begin with.
     pub lost_prefixes: u64,
     /// Prompt tokens sent in chunks.

@@ -264,6 +264,8 @@ pub struct PrefixStatus {
     pub stored_tokens: u64,
     /// Of the reused tokens, those that came back from disks.
     pub restored_tokens: u64,
+    /// Other tokens that only a part of the stages computed again after a loss: those up to the one that was lost.
+    pub partly_reused_tokens: u64,
 }
 
 /// One stage in [`LineStatus`].

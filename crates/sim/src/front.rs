@@ -37,6 +37,7 @@ pub(crate) struct Guessed {
     pub(crate) reused_tokens: u64,
     /// Of those, from sequences that were still running.
     pub(crate) shared_tokens: u64,
+    pub(crate) partly_reused_tokens: u64,
     /// Of those, from what the stages had stored.
     pub(crate) restored_tokens: u64,
     /// Prefixes that a stage did not have.
@@ -66,8 +67,9 @@ pub(crate) enum Judgement {
 
 /// A front, driven by the line's loop.
 pub(crate) trait Front {
-    /// The line can be used (again). Whether its stages still hold what they held when it was up last.
-    fn line_up(&mut self, keeps: bool, now: Duration);
+    /// The line can be used (again). All its stages but the first `lost_by` still hold what they held when it was up last; if
+    /// none is given, no stage does.
+    fn line_up(&mut self, lost_by: Option<u16>, now: Duration);
 
     /// So many stages share the layers from the next line on, in another way, which has this name.
     fn reshape(&mut self, n_stages: u16, line: [u8; 32]);

@@ -70,7 +70,7 @@ impl Known {
 
     /// The call is done and this came of it. What was computed and led to nothing must have become vain meanwhile.
     pub(crate) fn end_call(&self, stats: &Stats, outputs: &[Output]) -> Result<(), String> {
-        let mut results = 0;
+        let mut results: u64 = 0;
         for output in outputs {
             let (seq, epoch) = match output {
                 Output::Forward(Frame { work: Work::Window(window), .. }) => (window.seq, Some(window.epoch)),
@@ -79,7 +79,7 @@ impl Known {
                 Output::Report(Report::Progress(progress)) => (progress.seq, None),
                 Output::Forward(_) | Output::Report(_) | Output::Store(_) => continue,
             };
-            results += 1;
+            results += u64::from(!was_held(output));
             if self.at_call.given_up.contains(&seq) {
                 return Err(format!("work of sequence {seq}, which it knew to be given up"));
             }
@@ -96,4 +96,14 @@ impl Known {
         }
         Ok(())
     }
+}
+
+/// Whether it is of a chunk that was not computed here, since it was here already.
+fn was_held(output: &Output) -> bool {
+    let timings = match output {
+        Output::Forward(frame) => &frame.timings,
+        Output::Report(Report::Progress(progress)) => &progress.timings,
+        Output::Report(_) | Output::Store(_) => return false,
+    };
+    timings.last().is_some_and(|timing| timing.batch_rows == 0)
 }

@@ -161,6 +161,10 @@ pub struct Summary {
     pub disorders: u64,
     /// Lines that came back with what they had held.
     pub came_back: u64,
+    /// Lines whose later stages came back with what they had held.
+    pub came_back_in_part: u64,
+    /// Tokens that those spared them.
+    pub partly_reused_tokens: u64,
     /// Links that broke.
     pub cuts: u64,
     /// Messages that were lost with them.
@@ -304,6 +308,8 @@ fn drive(
         repeats: network.n_broken(),
         disorders: counts.losses.disorders,
         came_back: counts.losses.came_back,
+        came_back_in_part: counts.losses.came_back_in_part,
+        partly_reused_tokens: guessed.partly_reused_tokens,
         cuts: counts.losses.cuts,
         cut_messages: network.n_cut(),
         stalled: network.n_stalled(),
@@ -359,6 +365,8 @@ impl Summary {
         self.repeats += other.repeats;
         self.disorders += other.disorders;
         self.came_back += other.came_back;
+        self.came_back_in_part += other.came_back_in_part;
+        self.partly_reused_tokens += other.partly_reused_tokens;
         self.cuts += other.cuts;
         self.cut_messages += other.cut_messages;
         self.stalled += other.stalled;
@@ -380,7 +388,7 @@ impl fmt::Display for Summary {
             f,
             "{} requests, {} tokens, {} parts of prompts, {} windows ({} stale, {} drops), {} of {} guesses right, {} drafted by tails, {} shared calls, {} stopped, \
              {} prompt tokens reused ({} shared, {} restored, {} prefixes lost), {} preempted, {} resumed, {} outages, {} lines abandoned, {} reshapes, {} stand-ins, {} deaths ({} forming, {} prefilling, {} restoring, {} closing), \
-             {} naps, {} freezes ({} woke late), {} late frames and {} late reports, {} echoes, {} repeated ({} lines given up for it), {} lines came back with what they held, {} cuts ({} messages lost), {} stalled, \
+             {} naps, {} freezes ({} woke late), {} late frames and {} late reports, {} echoes, {} repeated ({} lines given up for it), {} lines came back with what they held and {} with a part ({} tokens of it reused), {} cuts ({} messages lost), {} stalled, \
              {} jumps, {} slow and {} full stores, {} late, {} muted, {} faults, {} events",
             self.requests,
             self.tokens,
@@ -417,6 +425,8 @@ impl fmt::Display for Summary {
             self.repeats,
             self.disorders,
             self.came_back,
+            self.came_back_in_part,
+            self.partly_reused_tokens,
             self.cuts,
             self.cut_messages,
             self.stalled,

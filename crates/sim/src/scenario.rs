@@ -74,6 +74,7 @@ impl Ask {
             seq,
             start: Position(0),
             reuse: None,
+            held: None,
             seed: self.seed,
             choice: self.choice,
             sampler: self.sampler.clone(),

@@ -53,6 +53,10 @@ fn the_scheduler_answers_like_sequential_decoding() {
     assert!(sum.deaths_restoring > 10 && sum.slow_stores > 200, "no store is waited for: {sum}");
     assert!(sum.full_stores > 50, "no disk is full: {sum}");
     assert!(sum.came_back > 50, "no line comes back with what it held: {sum}");
+    assert!(
+        sum.came_back_in_part > 50 && sum.partly_reused_tokens > 100,
+        "no line comes back with a part of what it held: {sum}"
+    );
     assert!(sum.repeats > 100 && sum.disorders > 50, "nothing comes twice in its own line: {sum}");
 }
 

@@ -127,7 +127,7 @@ impl Pace {
     /// most of its work: a short chunk's time there would pass for that of a window. A long one only says where widths
     /// that were never tried may lie; that it seems cheap has them tried. As in [`Pace::observe`], whether there was
     /// company; what company costs is learned from windows only. `base` is where the chunk begins: one that is deep in its
-    /// prompt says what depth costs, and nothing else.
+    /// prompt says what depth costs, and nothing else. A stage that held the rows already says nothing.
     pub fn observe_chunk(&mut self, timings: &[StageTiming], base: u32, in_company: bool) {
         if base > SHALLOW {
             let slowest = timings.iter().max_by_key(|timing| timing.compute_us);
@@ -138,7 +138,8 @@ impl Pace {
             return;
         }
         let tail = self.stages.len().saturating_sub(1);
-        for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate() {
+        let computed = |(_, (_, timing)): &(usize, (&mut StagePace, &StageTiming))| timing.batch_rows > 0;
+        for (i, (stage, timing)) in self.stages.iter_mut().zip(timings).enumerate().filter(computed) {
             if i < tail || timing.batch_rows > MAX_WIDTH {
                 if in_company && stage.alone.knows(timing.batch_rows) {
                     stage.alone.confirm(timing.batch_rows);

@@ -294,6 +294,7 @@ impl StageCore {
                         self.need_no_more(&item.frame.work);
                     }
                 }
+                Some(Step::Held) => self.pass_held(seq),
                 Some(Step::Stale) => {
                     let n_rows = self.drop_first(seq).map_or(0, |item| item.frame.work.tokens().len());
                     self.stats.stale_windows += 1;

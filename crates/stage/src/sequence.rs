@@ -41,6 +41,10 @@ pub(crate) struct Running {
     next: Position,
     /// The oldest position that can be computed again.
     oldest: Position,
+    /// Chunks below this are here already.
+    held: Position,
+    /// And below this, at the next stage.
+    held_by_next: Position,
     pub(crate) tail: Option<Tail>,
     /// The draft that its last verdict has announced, until the engine makes it.
     pub(crate) wish: Option<Wish>,
@@ -55,6 +59,8 @@ pub(crate) enum Step {
     Begin,
     /// Drop it: its sequence is given up, ended or poisoned.
     PassOver,
+    /// Pass it on as it is: a chunk that is here already.
+    Held,
     /// Drop it: a window of an older epoch.
     Stale,
     /// End the sequence, by `Close` or by `Park`.
@@ -150,6 +156,11 @@ impl Sequence {
         }
     }
 
+    /// Whether the next stage has the positions of a chunk already.
+    pub(crate) fn is_held_by_next(&self, work: &Work) -> bool {
+        matches!(&self.phase, Phase::Running(running) if is_chunk_below(work, running.held_by_next))
+    }
+
     /// Whether nobody wants the result of computing a frame any more.
     pub(crate) fn is_unwanted(&self, work: &Work) -> bool {
         let stale = matches!(work, Work::Window(window) if window.epoch < self.newest);
@@ -180,8 +191,8 @@ impl Phase {
 
 impl Running {
     /// A sequence that holds the positions before `start`, for good.
-    pub(crate) const fn new(slot: Slot, start: Position, tail: Option<Tail>) -> Self {
-        Self { slot, next: start, oldest: start, tail, wish: None }
+    pub(crate) const fn new(slot: Slot, start: Position, held_by_next: Position, tail: Option<Tail>) -> Self {
+        Self { slot, next: start, oldest: start, held: start, held_by_next, tail, wish: None }
     }
 
     /// Whether its first `len` positions are here and what lies behind them can be cut.
@@ -202,6 +213,7 @@ impl Running {
             (work, _) => (base_of(work), Sight::Live),
         };
         match sight {
+            Sight::Live if is_chunk_below(&frame.work, self.held) => return Ok(Step::Held),
             Sight::Live => {}
             Sight::Stale => return Ok(Step::Stale),
             Sight::PastEnd => return Ok(Step::PassOver),
@@ -234,6 +246,11 @@ impl Running {
             }
         }
     }
+}
+
+/// Whether work is a chunk that ends at `end` or before.
+fn is_chunk_below(work: &Work, end: Position) -> bool {
+    matches!(work, Work::Chunk(chunk) if chunk.base.plus(chunk.tokens.len()) <= end)
 }
 
 /// Position of a chunk's or window's first token.

@@ -15,6 +15,8 @@ pub struct Stats {
     pub windows: u64,
     /// Prompt chunks computed.
     pub chunks: u64,
+    /// Prompt chunks that were here already.
+    pub held_chunks: u64,
     /// Windows that were stale before they were computed, and were not.
     pub stale_windows: u64,
     /// Their rows.
@@ -28,7 +30,7 @@ pub struct Stats {
     pub passed_windows: u64,
     /// Of those, prompt chunks.
     pub passed_chunks: u64,
-    /// Positions that sequences took over from parked prefixes.
+    /// Positions that sequences took over from parked prefixes or from what a lost line had computed.
     pub reused_positions: u64,
     /// Bytes of prefixes saved because their slot was needed.
     pub saved_bytes: u64,

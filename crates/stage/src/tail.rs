@@ -240,6 +240,7 @@ mod tests {
                 seq: SeqId(1),
                 start: Position(2),
                 reuse: None,
+                held: None,
                 seed: 0,
                 choice: 0,
                 sampler: SamplerParams::default(),

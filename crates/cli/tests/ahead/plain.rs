@@ -24,6 +24,7 @@ pub(crate) fn open(request: &Request) -> Open {
         seq: SeqId(0),
         start: Position(0),
         reuse: None,
+        held: None,
         seed: request.seed,
         choice: request.choice,
         sampler: request.sampler.clone(),

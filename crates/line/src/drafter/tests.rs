@@ -37,6 +37,7 @@ fn open(prompt: &[Token], limit: u32, seed: u64) -> Drafting {
         seq: SeqId(0),
         start: Position(prompt.len() as u32),
         reuse: None,
+        held: None,
         seed,
         choice: 0,
         sampler: SamplerParams::default(),

@@ -390,14 +390,13 @@ impl Core {
                 tracing::warn!(stage = %seat, address, "a spare takes the place of a stage");
             }
             Action::Reshaped => self.reshape(),
-            Action::Up { generation, keeps } => {
-                tracing::info!(%generation, keeps, "the line is up");
+            Action::Up { generation, lost_by } => {
+                tracing::info!(%generation, lost_by, "the line is up");
                 self.lost = None;
                 self.pulse.line_up(now);
-                if keeps {
-                    self.scheduler.line_back(now);
-                } else {
-                    self.scheduler.line_up(now);
+                match lost_by {
+                    Some(lost_by) => self.scheduler.line_back(lost_by, now),
+                    None => self.scheduler.line_up(now),
                 }
                 self.send_probe(now);
             }

@@ -46,8 +46,8 @@ pub(super) enum Action {
     Up {
         /// Which generation.
         generation: Generation,
-        /// Whether every stage still holds what it held when the line was up last.
-        keeps: bool,
+        /// All stages but the first so many still hold what they held when the line was up last; none if no stage does.
+        lost_by: Option<u16>,
     },
     /// A spare has a seat from now on; who had it stands by.
     StandIn {
@@ -142,6 +142,13 @@ impl Roster {
     #[must_use]
     pub(super) fn peers(&self) -> &[Peer] {
         &self.peers
+    }
+
+    /// All stages but the first so many have kept what they held; none if no stage has.
+    fn lost_by(&self) -> Option<u16> {
+        let keeps: Vec<bool> = self.stages().map(Peer::keeps).collect();
+        let lost_by = keeps.iter().rposition(|keeps| !keeps).map_or(0, |last| last as u16 + 1);
+        keeps.contains(&true).then_some(lost_by)
     }
 
     /// Those that sit, in line order.
@@ -384,8 +391,8 @@ impl Roster {
             self.was_up = true;
             self.keep = Some(generation);
             self.fits();
-            let keeps = self.stages().all(Peer::keeps);
-            self.actions.push_back(Action::Up { generation, keeps });
+            let lost_by = self.lost_by();
+            self.actions.push_back(Action::Up { generation, lost_by });
         }
     }
 

@@ -20,6 +20,7 @@ fn open(sampler: SamplerParams) -> Open {
         seq: SeqId(1),
         start: Position(0),
         reuse: None,
+        held: None,
         seed: SEED,
         choice: 0,
         sampler,

@@ -419,6 +419,7 @@ fn drafts_are_chosen_with_the_noise_of_their_positions() {
         seq: SeqId(1),
         start: Position(0),
         reuse: None,
+        held: None,
         seed: 5,
         choice: 0,
         sampler: SamplerParams {

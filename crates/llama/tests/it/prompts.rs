@@ -77,6 +77,7 @@ impl Stages {
             seq,
             start: Position(0),
             reuse: None,
+            held: None,
             seed: 0,
             choice: 0,
             sampler: SamplerParams::default(),

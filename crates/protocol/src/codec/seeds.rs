@@ -6,7 +6,7 @@ use super::Wire;
 use super::files::Seeds;
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, End, Epoch, Fault, FaultKind, Found, Frame,
-    Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType, LayerRange,
+    Generation, Grammar, GrammarKind, Held, Hello, HelloReply, HiddenRows, Hint, Holding, KvType, LayerRange,
     LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex, Pooling,
     Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows, RowsHello,
     SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored, TailDraft,
@@ -59,6 +59,7 @@ fn open() -> Open {
         seq: SEQ,
         start: Position(0),
         reuse: None,
+        held: None,
         seed: 42,
         choice: 0,
         sampler: SamplerParams::default(),
@@ -113,10 +114,12 @@ fn window() -> Window {
 }
 
 pub(super) fn frames() -> Vec<(&'static str, Frame)> {
+    let held = Some(Held { prefix: SeqId(3), len: Position(64), lost_by: 1 });
     let open_of = |of_prompt| Open { of_prompt: Some(of_prompt), ..open() };
     let opens = [
         ("", open()),
         ("_whole", open_whole()),
+        ("_held", Open { held, ..open() }),
         ("_logprobs", open_of(OfPrompt::Logprobs { top: 2 })),
         ("_embedding", open_of(OfPrompt::Embedding(Pooling::Mean))),
     ];

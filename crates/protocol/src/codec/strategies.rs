@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use crate::{
     After, Assign, Chunk, Close, Command, Company, Downstream, DryParams, End, Epoch, Fault, FaultKind,
-    Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply, HiddenRows, Hint, Holding, KvType,
-    LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park, PeerIndex,
-    Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype, Rows,
-    RowsHello, SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored,
+    Found, Frame, Generation, Grammar, GrammarKind, Held, Hello, HelloReply, HiddenRows, Hint, Holding,
+    KvType, LayerRange, LinkRole, Mirostat, ModelId, NodeId, OfPrompt, Open, PROTOCOL_VERSION, Park,
+    PeerIndex, Pooling, Position, PrefixKey, Progress, PromptPart, RefuseReason, Report, Reuse, RowDtype,
+    Rows, RowsHello, SamplerParams, SeqId, Sight, StageCounters, StageIndex, StageState, StageTiming, Stored,
     TailDraft, Tenant, ToFront, ToStage, Token, TokenLogprobs, Verdict, WantDraft, Window, WindowId, Work,
     XtcParams, limits,
 };
@@ -168,7 +168,7 @@ fn open() -> impl Strategy<Value = Open> {
     let reuse = option::of((seq(), any::<bool>(), key()));
     let ids = (seq(), any::<u64>(), any::<u32>(), any::<bool>(), reuse);
     let wanted = (option::of(0..=limits::MAX_TOP_LOGPROBS), option::of(of_prompt()));
-    (ids, sampler(), 1..1000_u32, wanted, vec(token(), 0..9)).prop_map(
+    let whole = (ids, sampler(), 1..1000_u32, wanted, vec(token(), 0..9)).prop_map(
         |((seq, seed, choice, ignore_eos, reuse), sampler, room, (top_logprobs, of_prompt), history)| Open {
             seq,
             start: Position(history.len() as u32),
@@ -180,9 +180,30 @@ fn open() -> impl Strategy<Value = Open> {
             top_logprobs,
             of_prompt: of_prompt.filter(|_| history.is_empty()),
             reuse: reuse.map(|(prefix, keep, stored)| Reuse { prefix, keep, stored }),
+            held: None,
             history,
         },
-    )
+    );
+    (whole, option::weighted(0.25, held())).prop_map(|(open, held)| match held {
+        Some(held) => Open {
+            start: Position(0),
+            limit: held.len.plus(open.limit.0 as usize),
+            of_prompt: None,
+            reuse: None,
+            held: Some(held),
+            history: Vec::new(),
+            ..open
+        },
+        None => open,
+    })
+}
+
+fn held() -> impl Strategy<Value = Held> {
+    (seq(), 1..1000_u32, 0..=limits::MAX_STAGES).prop_map(|(prefix, len, lost_by)| Held {
+        prefix,
+        len: Position(len),
+        lost_by,
+    })
 }
 
 fn window() -> impl Strategy<Value = Window> {

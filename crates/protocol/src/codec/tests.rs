@@ -12,10 +12,10 @@ use super::seeds::{self, Kinds};
 use super::strategies::{frame, hello, reply, to_front, to_stage};
 use super::{DecodeError, Wire};
 use crate::{
-    Chunk, Close, Epoch, Fault, FaultKind, Found, Frame, Generation, Grammar, GrammarKind, Hello, HelloReply,
-    HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, PeerIndex, Position, PromptPart, RefuseReason,
-    Report, RowDtype, Rows, SamplerParams, SeqId, StageTiming, ToFront, ToStage, Token, TokenLogprobs,
-    Window, WindowId, Work, limits,
+    Chunk, Close, Epoch, Fault, FaultKind, Found, Frame, Generation, Grammar, GrammarKind, Held, Hello,
+    HelloReply, HiddenRows, LinkRole, OfPrompt, Open, PROTOCOL_VERSION, PeerIndex, Position, PromptPart,
+    RefuseReason, Report, RowDtype, Rows, SamplerParams, SeqId, StageTiming, ToFront, ToStage, Token,
+    TokenLogprobs, Window, WindowId, Work, limits,
 };
 
 fn bytes_of<T: Wire>(value: &T) -> Bytes {
@@ -87,6 +87,7 @@ fn open() -> Open {
         seq: SeqId(7),
         start: Position(0),
         reuse: None,
+        held: None,
         seed: 1,
         choice: 0,
         sampler: SamplerParams::default(),
@@ -146,6 +147,8 @@ fn numbers_out_of_range_are_refused_by_name() {
     );
     assert_eq!(field(refused_open(|open| open.top_logprobs = Some(255))), "open.top_logprobs");
     assert_eq!(field(refused_open(|open| open.sampler.penalty_last_n = -2)), "sampler.penalty_last_n");
+    let held = |lost_by| Some(Held { prefix: SeqId(3), len: Position(4), lost_by });
+    assert_eq!(field(refused_open(|open| open.held = held(limits::MAX_STAGES + 1))), "open.held.lost_by");
 }
 
 #[test]
@@ -198,6 +201,17 @@ fn contradictions_within_a_message_are_refused() {
         o.of_prompt = Some(OfPrompt::Logprobs { top: 0 });
     };
     assert_eq!(field(refused_open(from_a_prefix)), "open.of_prompt");
+    let held = |len| Some(Held { prefix: SeqId(3), len: Position(len), lost_by: 1 });
+    let held_too = |o: &mut Open| {
+        (o.start, o.history, o.held) = (Position(1), vec![Token(1)], held(4));
+    };
+    assert_eq!(field(refused_open(held_too)), "open.held");
+    assert_eq!(field(refused_open(|o| o.held = held(0))), "open.held.len");
+    assert_eq!(field(refused_open(|o| o.held = held(o.limit.0))), "open.held.len");
+    let wants_all = |o: &mut Open| {
+        (o.held, o.of_prompt) = (held(4), Some(OfPrompt::Logprobs { top: 0 }));
+    };
+    assert_eq!(field(refused_open(wants_all)), "open.of_prompt");
     let rows = Rows::pack(RowDtype::F16, 2, &[0.0; 6]).unwrap();
     let frame = |work, rows, timings| refusal(&Frame { work, rows, timings, company: crate::Company::Alone });
     assert_eq!(

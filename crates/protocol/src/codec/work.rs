@@ -10,8 +10,8 @@ use super::reader::{Field, Reader};
 use super::sampling::{get_sampler, put_sampler};
 use super::writer::Writer;
 use crate::{
-    Chunk, Close, Company, End, Frame, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming, TailDraft,
-    TokenLogprobs, Verdict, WantDraft, Window, Work, limits,
+    Chunk, Close, Company, End, Frame, Held, Open, Park, Position, PrefixKey, Reuse, Rows, StageTiming,
+    TailDraft, TokenLogprobs, Verdict, WantDraft, Window, Work, limits,
 };
 
 pub(super) fn put_head(w: &mut Writer<'_>, v: &Frame) {
@@ -136,6 +136,11 @@ fn put_open(w: &mut Writer<'_>, v: &Open) {
         w.flag(reuse.keep);
         put_key(w, reuse.stored.as_ref());
     });
+    w.option(v.held.as_ref(), |w, held| {
+        w.u64(held.prefix.0);
+        w.place(held.len);
+        w.u16(held.lost_by);
+    });
     w.tokens(&v.history);
 }
 
@@ -152,6 +157,7 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
             .option("open.top_logprobs", |r| r.u8_in("open.top_logprobs", 0, limits::MAX_TOP_LOGPROBS))?,
         of_prompt: r.option("open.of_prompt", get_of_prompt)?,
         reuse: r.option("open.reuse", get_reuse)?,
+        held: r.option("open.held", get_held)?,
         history: r.tokens("open.history", limits::MAX_CONTEXT as usize)?,
     };
     if open.limit <= open.start {
@@ -163,7 +169,21 @@ fn get_open(r: &mut Reader<'_>) -> Result<Open, DecodeError> {
             rule: "must hold open.start tokens",
         });
     }
-    if open.of_prompt.is_some() && open.start > Position(0) {
+    if let Some(held) = &open.held {
+        if open.start > Position(0) || open.reuse.is_some() {
+            return Err(DecodeError::Contradiction {
+                field: "open.held",
+                rule: "only a sequence that some stages begin with nothing is held by others",
+            });
+        }
+        if held.len == Position(0) || open.limit <= held.len {
+            return Err(DecodeError::Contradiction {
+                field: "open.held.len",
+                rule: "must lie between 0 and open.limit",
+            });
+        }
+    }
+    if open.of_prompt.is_some() && (open.start > Position(0) || open.held.is_some()) {
         return Err(DecodeError::Contradiction {
             field: "open.of_prompt",
             rule: "what is wanted of a prompt is computed from its beginning",
@@ -177,6 +197,14 @@ fn get_reuse(r: &mut Reader<'_>) -> Result<Reuse, DecodeError> {
         prefix: r.seq("open.reuse.prefix")?,
         keep: r.flag("open.reuse.keep")?,
         stored: get_key(r, "open.reuse.stored")?,
+    })
+}
+
+fn get_held(r: &mut Reader<'_>) -> Result<Held, DecodeError> {
+    Ok(Held {
+        prefix: r.seq("open.held.prefix")?,
+        len: r.place("open.held.len")?,
+        lost_by: r.u16_in("open.held.lost_by", 0, limits::MAX_STAGES)?,
     })
 }
 

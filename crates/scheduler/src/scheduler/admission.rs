@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::{Close, Hint, Open, Park, Position, SeqId, Work};
 
+use super::beginning::Beginning;
 use super::{Output, Scheduler, add};
 use crate::prefixes::Trust;
 use crate::queue::{Past, Patience, Waiting};
@@ -94,16 +95,14 @@ impl Scheduler {
         let text = past.as_ref().map_or(&request.prompt, |past| &past.text).clone();
         let told = past.as_ref().map_or(0, |past| past.told);
         let wanted = request.of_prompt.and_then(|what| Wanted::new(what, n_prompt, told));
-        let beginning = request.namespace.filter(|_| wanted.is_none());
-        let beginning = beginning.and_then(|namespace| self.find_beginning(namespace, &text, trust));
-        let start = Position(beginning.map_or(0, |beginning| beginning.len as u32));
-        let reuse = beginning.map(|beginning| beginning.reuse);
+        let namespace = request.namespace.filter(|_| wanted.is_none());
+        let beginning = namespace.map(|namespace| self.find_beginning(namespace, &text, trust));
+        let Beginning { start, reuse, origin, held } = beginning.unwrap_or_default();
         if past.is_some() {
             self.stats.resumed += 1;
         } else {
             self.emit(id, Event::Started { cached: start.0, queued: now.saturating_sub(since) });
         }
-        let origin = beginning.map(|beginning| beginning.origin);
         let mut sampler = request.sampler.clone();
         if let Some(grammar) = &mut sampler.grammar {
             grammar.said = text[n_prompt as usize..].to_vec();
@@ -115,6 +114,7 @@ impl Scheduler {
             seq,
             start,
             reuse,
+            held,
             seed: request.seed,
             choice: request.choice,
             sampler,
@@ -128,9 +128,9 @@ impl Scheduler {
         let has_drafter = probe.is_none() && self.config.speculate.draft_model().is_some();
         let is_drafted = has_drafter && n_text + 2 <= limit.0;
         if is_drafted {
-            let (reuse, of_prompt) = (None, None);
+            let (reuse, held, of_prompt) = (None, None, None);
             let history = text.clone();
-            let open = Open { start: Position(n_text), reuse, of_prompt, history, ..open.clone() };
+            let open = Open { start: Position(n_text), reuse, held, of_prompt, history, ..open.clone() };
             self.outputs.push_back(Output::Draft(id, Drafting::Open(Box::new(open))));
         }
         self.send(Work::Open(Box::new(open)));
@@ -143,6 +143,7 @@ impl Scheduler {
             text,
             start,
             reuse,
+            held,
             origin,
             wanted,
             past,
@@ -171,6 +172,7 @@ impl Scheduler {
         let past = sequence.was_interrupted().then(|| sequence.past());
         let key = sequence.reuse().and_then(|reuse| reuse.stored);
         let len = sequence.begins_with().map_or(0, |(_, len)| len);
+        let was_held = sequence.is_held();
         self.stats.lost_prefixes += 1;
         if let Some(key) = key
             && self.shelf.lost(key)
@@ -180,7 +182,7 @@ impl Scheduler {
         if self.prefixes.mark_whole(prefix, len) {
             return self.put_back(seq, past, self.turn(now), Trust::Whole, now);
         }
-        if self.prefixes.remove(prefix) {
+        if self.prefixes.remove(prefix) || was_held {
             self.drop_prefix(prefix);
         }
         self.put_back(seq, past, self.turn(now), Trust::Nothing, now);

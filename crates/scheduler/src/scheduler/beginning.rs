@@ -1,33 +1,36 @@
 //! What a new sequence begins with: a parked prefix, what a running sequence computes anyway, or what is stored.
 
-use protocol::{Close, Position, PrefixKey, Reuse, SeqId, Token, Work};
+use protocol::{Close, Held, Position, PrefixKey, Reuse, SeqId, Token, Work};
 
 use super::{Output, Scheduler};
-use crate::config::Cuts;
+use crate::config::{Config, Cuts};
 use crate::prefixes::{Hit, LEAST, Namespace, SHARED, Trust};
 use crate::sequence::{Origin, Sequence};
 use crate::shelf::Shelved;
 
-/// What a sequence begins with.
-#[derive(Clone, Copy, Debug)]
+/// What a sequence begins with: a prefix of which every stage has its part, or one of which only the later stages do.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beginning {
-    pub(super) reuse: Reuse,
-    /// Tokens of it.
-    pub(super) len: usize,
-    pub(super) origin: Origin,
+    /// The first position that every stage computes.
+    pub(super) start: Position,
+    pub(super) reuse: Option<Reuse>,
+    pub(super) origin: Option<Origin>,
+    pub(super) held: Option<Held>,
+}
+
+impl Beginning {
+    fn with(reuse: Reuse, len: usize, origin: Origin) -> Self {
+        let start = Position(len as u32);
+        Self { start, reuse: Some(reuse), origin: Some(origin), held: None }
+    }
 }
 
 impl Scheduler {
     /// What spares most of a text. A running sequence must be waited for and a store must be read, so each must spare
     /// more than what is at hand, by as much as that takes.
-    pub(super) fn find_beginning(
-        &mut self,
-        namespace: Namespace,
-        text: &[Token],
-        trust: Trust,
-    ) -> Option<Beginning> {
+    pub(super) fn find_beginning(&mut self, namespace: Namespace, text: &[Token], trust: Trust) -> Beginning {
         if trust == Trust::Nothing {
-            return None;
+            return Beginning::default();
         }
         let cuts = self.config.cuts != Cuts::Nowhere;
         let parked = self.find_parked(namespace, text, trust).filter(|hit| cuts || !hit.keep);
@@ -41,23 +44,34 @@ impl Scheduler {
         let least = soon + self.shelf.least();
         let stored = self.shelf.find(namespace, text);
         let stored = stored.filter(|hit| hit.len >= least);
+        let spared = stored.map_or(soon, |hit| hit.len);
+        if trust == Trust::All
+            && let Some(held) = self.find_held(namespace, text, spared)
+        {
+            return Beginning { held: Some(held), ..Beginning::default() };
+        }
         match (stored, running, parked) {
-            (Some(hit), _, _) => self.begin_with_stored(namespace, hit),
+            (Some(hit), _, _) => self.begin_with_stored(namespace, hit).unwrap_or_default(),
             (None, Some(hit), _) => {
                 let reuse = Reuse { prefix: hit.prefix, keep: true, stored: None };
                 // By then it may have computed more.
-                Some(Beginning { reuse, len: self.taken(hit.len, usize::MAX), origin: Origin::Running })
+                Beginning::with(reuse, taken(&self.config, hit.len, usize::MAX), Origin::Running)
             }
-            (None, None, Some(hit)) => Some(self.begin_with_parked(hit)),
-            (None, None, None) => None,
+            (None, None, Some(hit)) => self.begin_with_parked(hit),
+            (None, None, None) => Beginning::default(),
         }
     }
 
-    /// Of `len` tokens that a text shares with one of `whole`, those that it begins with. The model's own blocks that draft
-    /// need the hidden row of the last one, which stages keep only at the end of what they hold: elsewhere that token is
-    /// computed again.
-    fn taken(&self, len: usize, whole: usize) -> usize {
-        len - usize::from(len < whole && self.config.speculate.drafts_itself())
+    /// What the later stages hold of a text, if that spares the line more than it does to begin all stages with `spared`
+    /// tokens.
+    fn find_held(&mut self, namespace: Namespace, text: &[Token], spared: usize) -> Option<Held> {
+        let config = &self.config;
+        let cuts = config.cuts != Cuts::Nowhere;
+        let n_stages = usize::from(config.n_stages);
+        let n_holding = n_stages.saturating_sub(self.remains.lost_by().into());
+        let hit = self.remains.find(namespace, text).filter(|hit| cuts || !hit.keep)?;
+        (hit.len * n_holding > spared * n_stages)
+            .then(|| self.remains.take(hit, |len, whole| taken(config, len, whole)))
     }
 
     /// What is parked of this namespace, or of what everybody shares if that is more. The latter stays for others.
@@ -94,20 +108,20 @@ impl Scheduler {
         // A stage that has lost it may have stored it.
         let known = self.prefixes.tokens(prefix);
         let stored = known.and_then(|(space, tokens)| self.shelf.key(space, tokens));
-        let len = self.taken(len, known.map_or(len, |(_, tokens)| tokens.len()));
+        let len = taken(&self.config, len, known.map_or(len, |(_, tokens)| tokens.len()));
         let keep = keep && self.config.copies_prefixes;
         if !keep {
             self.prefixes.remove(prefix);
             self.shelf.unparked(prefix);
         }
-        Beginning { reuse: Reuse { prefix, keep, stored }, len, origin: Origin::Parked }
+        Beginning::with(Reuse { prefix, keep, stored }, len, Origin::Parked)
     }
 
     /// Every stage reads it back, as a prefix with an id of its own that others may begin with, too.
     fn begin_with_stored(&mut self, namespace: Namespace, hit: Hit<PrefixKey>) -> Option<Beginning> {
         let Hit { prefix: key, len, keep } = hit;
         let tokens = self.shelf.take_down(key)?;
-        let len = self.taken(len, tokens.len());
+        let len = taken(&self.config, len, tokens.len());
         self.outputs.push_back(Output::Shelved(Shelved::Used(key)));
         let prefix = self.next_seq();
         let mut keep = keep && self.config.copies_prefixes;
@@ -121,7 +135,7 @@ impl Scheduler {
             }
         }
         let reuse = Reuse { prefix, keep, stored: Some(key) };
-        Some(Beginning { reuse, len, origin: Origin::Stored })
+        Some(Beginning::with(reuse, len, Origin::Stored))
     }
 
     /// The tail has spoken of a sequence for the first time: every stage had what it begins with.
@@ -148,4 +162,11 @@ impl Scheduler {
         self.shelf.unparked(prefix);
         self.send(Work::Close(Close { seq: prefix, inputs: Position(0) }));
     }
+}
+
+/// Of `len` tokens that a text shares with one of `whole`, those that it begins with. The model's own blocks that draft
+/// need the hidden row of the last one, which stages keep only at the end of what they hold: elsewhere that token is
+/// computed again.
+fn taken(config: &Config, len: usize, whole: usize) -> usize {
+    len - usize::from(len < whole && config.speculate.drafts_itself())
 }

@@ -151,6 +151,7 @@ impl Scheduler {
             Ok(passed) => passed,
             Err(fault) => return Err(self.refuse(seq, fault)),
         };
+        self.stats.partly_reused_tokens += sequence.n_held(base, progress.next);
         let in_company = self.n_live() > 1;
         self.pace.observe_chunk(&progress.timings, base, in_company);
         if is_over {

@@ -279,7 +279,7 @@ impl Running {
 
 impl Front for Guesses {
     /// Nothing is taken over: sequences begin with their prompts.
-    fn line_up(&mut self, _keeps: bool, now: Duration) {
+    fn line_up(&mut self, _lost_by: Option<u16>, now: Duration) {
         self.line_is_up = true;
         self.start(now);
     }

@@ -212,13 +212,12 @@ impl Requests {
 }
 
 impl Front for Requests {
-    fn line_up(&mut self, keeps: bool, now: Duration) {
+    fn line_up(&mut self, lost_by: Option<u16>, now: Duration) {
         self.now = now;
         self.stories.healed();
-        if keeps {
-            self.scheduler.line_back(now);
-        } else {
-            self.scheduler.line_up(now);
+        match lost_by {
+            Some(lost_by) => self.scheduler.line_back(lost_by, now),
+            None => self.scheduler.line_up(now),
         }
         self.listen();
     }
@@ -294,6 +293,7 @@ impl Front for Requests {
             accepted: stats.accepted,
             reused_tokens: stats.reused_tokens,
             shared_tokens: stats.shared_tokens,
+            partly_reused_tokens: stats.partly_reused_tokens,
             restored_tokens: stats.restored_tokens,
             lost_prefixes: stats.lost_prefixes,
             preempted: stats.preempted,

@@ -58,6 +58,8 @@ pub(crate) struct Losses {
     pub(crate) cuts: u64,
     /// Lines that came back with what they had held.
     pub(crate) came_back: u64,
+    /// Lines whose later stages did.
+    pub(crate) came_back_in_part: u64,
     pub(crate) jumps: u64,
     /// What slow stores were asked.
     pub(crate) slow_stores: u64,

@@ -39,8 +39,11 @@ pub(super) struct Place {
 pub(super) enum Phase {
     /// Nobody is assigned.
     Down,
-    /// These are not ready. Whether those that are have kept what they held.
-    Forming(BTreeSet<usize>, bool),
+    /// These are not ready; those are that have kept what they held.
+    Forming {
+        missing: BTreeSet<usize>,
+        keepers: BTreeSet<usize>,
+    },
     Up,
 }
 
@@ -54,7 +57,7 @@ impl<F: Front> Line<F> {
     pub(super) fn lose_line(&mut self) {
         match std::mem::replace(&mut self.phase, Phase::Down) {
             Phase::Down => return,
-            Phase::Forming(..) => self.counts.abandoned += 1,
+            Phase::Forming { .. } => self.counts.abandoned += 1,
             Phase::Up => self.counts.outages += 1,
         }
         self.generation = Generation(self.generation.0 + 1);
@@ -89,7 +92,7 @@ impl<F: Front> Line<F> {
             self.counts.losses.stand_ins += u64::from(seat.sits(machine));
         }
         self.seats.clone_from(&seats);
-        self.phase = Phase::Forming(seats.iter().copied().collect(), true);
+        self.phase = Phase::Forming { missing: seats.iter().copied().collect(), keepers: BTreeSet::new() };
         let (generation, keep) = (self.generation, self.keep);
         for (at, &machine) in seats.iter().enumerate() {
             let place =
@@ -149,15 +152,22 @@ impl<F: Front> Line<F> {
 
     /// A machine has said so, in the front's generation.
     pub(super) fn is_ready(&mut self, machine: usize, keeps: bool) {
-        let Phase::Forming(missing, all_keep) = &mut self.phase else { return };
+        let Phase::Forming { missing, keepers } = &mut self.phase else { return };
         missing.remove(&machine);
-        *all_keep &= keeps;
+        if keeps {
+            keepers.insert(machine);
+        }
         if missing.is_empty() {
-            let keeps = *all_keep;
+            let last_lost = self.seats.iter().rposition(|machine| !keepers.contains(machine));
+            let lost_by = last_lost.map_or(0, |last| last as u16 + 1);
+            let lost_by = (!keepers.is_empty()).then_some(lost_by);
             self.phase = Phase::Up;
             self.keep = Some(self.generation);
-            self.counts.losses.came_back += u64::from(keeps);
-            self.front.line_up(keeps, self.now);
+            let losses = &mut self.counts.losses;
+            losses.came_back += u64::from(lost_by == Some(0));
+            losses.came_back_in_part +=
+                u64::from(lost_by.is_some_and(|lost| lost > 0 && usize::from(lost) < self.seats.len()));
+            self.front.line_up(lost_by, self.now);
             self.after_front();
         }
     }

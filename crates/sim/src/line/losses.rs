@@ -134,7 +134,7 @@ impl<F: Front> Line<F> {
         let stage = &mut self.machines[machine];
         let losses = &mut self.counts.losses;
         losses.deaths += 1;
-        losses.deaths_forming += u64::from(matches!(self.phase, Phase::Forming(..)));
+        losses.deaths_forming += u64::from(matches!(self.phase, Phase::Forming { .. }));
         losses.deaths_prefilling += u64::from(under_way.prefilling);
         losses.deaths_closing += u64::from(under_way.closing);
         stage.add_to(&mut self.counts);

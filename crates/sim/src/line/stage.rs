@@ -258,6 +258,7 @@ fn fresh(seq: SeqId) -> Open {
         seq,
         start: Position(0),
         reuse: None,
+        held: None,
         seed: 0,
         choice: 0,
         sampler: protocol::SamplerParams::default(),

@@ -1,6 +1,6 @@
 //! How a sequence begins: which slot it gets, and where the prefix is that it begins with.
 
-use protocol::{FaultKind, Open, Position, Reuse, SeqId, Work};
+use protocol::{FaultKind, Frame, Open, Position, Reuse, SeqId, Work};
 
 use super::{Output, StageCore, StoreWork};
 use crate::call::{Load as Filling, Moves};
@@ -16,7 +16,7 @@ impl StageCore {
         let Some(Work::Open(open)) = sequence.queue.front().map(|item| &item.frame.work) else {
             return false;
         };
-        let (order, start, reuse) = (sequence.order, open.start, open.reuse);
+        let (order, (start, reuse), held_by_next) = (sequence.order, open.beginning(), open.held_by_next());
         let found = check_open(open).and_then(|()| self.find_slot(start, reuse));
         let (slot, moves) = match found {
             Ok(Some(found)) => found,
@@ -36,13 +36,13 @@ impl StageCore {
         if self.shape.is_tail || !moves.is_empty() {
             sequence.phase = Phase::Beginning(slot, moves);
             if let Some(item) = sequence.queue.front().filter(|_| !self.shape.is_tail) {
-                self.outputs.push_back(Output::Forward(item.frame.clone()));
+                self.outputs.push_back(Output::Forward(for_next(item.frame.clone())));
             }
             return true;
         }
-        sequence.phase = Phase::Running(Running::new(slot, start, None));
+        sequence.phase = Phase::Running(Running::new(slot, start, held_by_next, None));
         if let Some(item) = self.drop_first(seq) {
-            self.outputs.push_back(Output::Forward(item.frame));
+            self.outputs.push_back(Output::Forward(for_next(item.frame)));
         }
         true
     }
@@ -126,14 +126,14 @@ impl StageCore {
         self.waiting.values().copied().filter(move |seq| {
             let item = self.sequences.get(seq).and_then(|sequence| sequence.queue.front());
             matches!(item.map(|item| &item.frame.work), Some(Work::Open(open))
-                if open.reuse.is_some_and(|reuse| reuse.prefix == prefix))
+                if open.beginning().1.is_some_and(|reuse| reuse.prefix == prefix))
         })
     }
 
     /// A sequence ends before it has begun. What the store gives, or gave, for it alone is of use to nobody.
     pub(super) fn need_no_more(&mut self, work: &Work) {
         if let Work::Open(open) = work
-            && let Some(Reuse { prefix, .. }) = open.reuse
+            && let (_, Some(Reuse { prefix, .. })) = open.beginning()
             && self.prefixes.is_for_once(prefix)
             && self.waiting_for(prefix).next().is_none()
         {
@@ -166,6 +166,13 @@ impl StageCore {
         let len = self.prefixes.len_of(victim)?;
         self.prefixes.claim(victim);
         Some((slot, Moves { save: Some((victim, len)), load }))
+    }
+}
+
+fn for_next(frame: Frame) -> Frame {
+    match frame.work {
+        Work::Open(open) => Frame { work: Work::Open(Box::new(open.for_next())), ..frame },
+        _ => frame,
     }
 }
 

@@ -166,16 +166,17 @@ impl StageCore {
         sequence.busy = false;
         let Some(slot) = sequence.phase.slot() else { return };
         let is_ready = self.moved(slot, moved);
-        if open.reuse.is_none() {
+        let (start, reuse) = open.beginning();
+        if reuse.is_none() {
             self.slots.set_floor(slot, Position(0));
         }
-        let fault = match (sampler, open.reuse) {
+        let fault = match (sampler, reuse) {
             (_, Some(reuse)) if !is_ready => Some(FaultKind::PrefixLost { prefix: reuse.prefix }),
             (Some(Err(error)), _) => Some(FaultKind::Sampler { reason: error.reason }),
             (sampler, _) => {
                 let tail = sampler.and_then(Result::ok).map(|sampler| Tail::new(open, sampler));
                 if let Some(sequence) = self.sequences.get_mut(&open.seq) {
-                    sequence.phase = Phase::Running(Running::new(slot, open.start, tail));
+                    sequence.phase = Phase::Running(Running::new(slot, start, open.held_by_next(), tail));
                 }
                 None
             }
@@ -343,6 +344,10 @@ impl StageCore {
     }
 
     fn pass_on(&mut self, mut item: Item, values: &[f32]) {
+        let sequence = self.sequences.get(&item.seq);
+        if sequence.is_some_and(|sequence| sequence.is_held_by_next(&item.frame.work)) {
+            return self.outputs.push_back(Output::Forward(Frame { rows: None, ..item.frame }));
+        }
         match Rows::pack(self.config.row_dtype, self.shape.row_width as u32, values) {
             Ok(rows) => {
                 item.frame.rows = Some(rows);
@@ -350,6 +355,24 @@ impl StageCore {
             }
             Err(error) => self.poison(item.seq, FaultKind::BadRows { reason: error.to_string() }),
         }
+    }
+
+    /// A sequence's first frame is a chunk whose positions are here already: it is heard, and travels on without rows.
+    pub(super) fn pass_held(&mut self, seq: SeqId) {
+        let Some(Item { mut frame, .. }) = self.drop_first(seq) else { return };
+        self.stats.held_chunks += 1;
+        frame.timings.push(StageTiming::default());
+        let Some(Sequence { phase: Phase::Running(running), .. }) = self.sequences.get_mut(&seq) else {
+            return;
+        };
+        self.outputs.push_back(match &mut running.tail {
+            Some(tail) => {
+                tail.pass_chunk(frame.work.tokens());
+                let next = base_of(&frame.work).plus(frame.work.tokens().len());
+                Output::Report(Report::Progress(Progress { seq, next, timings: frame.timings }))
+            }
+            None => Output::Forward(Frame { rows: None, ..frame }),
+        });
     }
 
     fn judge(&mut self, item: Item, first_row: usize, engine: &dyn Engine) {

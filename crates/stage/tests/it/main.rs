@@ -5,6 +5,7 @@ mod drafts;
 mod faults;
 mod front;
 mod groups;
+mod held;
 mod kept;
 mod line;
 mod policy;

@@ -361,6 +361,7 @@ pub(crate) fn open(seq: u64) -> Open {
         seq: SeqId(seq),
         start: Position(0),
         reuse: None,
+        held: None,
         seed: seq,
         choice: 0,
         sampler: SamplerParams::default(),

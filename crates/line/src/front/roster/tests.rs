@@ -133,7 +133,7 @@ fn a_line_is_up_when_all_are_ready_and_work_is_linked() {
     line.handle_work_link(Generation(9), ms(3));
     assert!(!line.is_up());
     line.handle_work_link(Generation(10), ms(3));
-    assert_eq!(actions(&mut line), [Action::Up { generation: Generation(10), keeps: false }]);
+    assert_eq!(actions(&mut line), [Action::Up { generation: Generation(10), lost_by: None }]);
 }
 
 #[test]

@@ -38,6 +38,7 @@ impl Diary {
             seq: SEQ,
             start: Position(2),
             reuse: None,
+            held: None,
             seed: 0,
             choice: 0,
             sampler: SamplerParams::default(),

@@ -81,6 +81,7 @@ pub(super) fn status() -> LineStatus {
             tokens: 700,
             reused_tokens: 4000,
             shared_tokens: 300,
+            partly_reused_tokens: 200,
             lost: 1,
             stored: 3,
             stored_tokens: 2100,
