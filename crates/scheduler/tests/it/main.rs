@@ -6,6 +6,7 @@ mod front;
 mod groups;
 mod interruptions;
 mod line;
+mod losses;
 mod prompts;
 mod random;
 mod sharing;
