@@ -136,6 +136,73 @@ fn a_line_is_up_when_all_are_ready_and_work_is_linked() {
     assert_eq!(actions(&mut line), [Action::Up { generation: Generation(10), lost_by: None }]);
 }
 
+/// What stages are asked to have kept, one after the other.
+fn asked_for(line: &mut Roster) -> Vec<Option<Generation>> {
+    let keep = |action| match action {
+        Action::Send(ToStage { command: Command::Assign(assign), .. }) => Some(assign.keep),
+        _ => None,
+    };
+    actions(line).into_iter().filter_map(keep).collect()
+}
+
+/// The line is formed; these have kept what they held. How many stages have lost something, as those behind them see it.
+fn formed(line: &mut Roster, keeps: [bool; 3], now: Duration) -> Option<u16> {
+    let generation = line.generation();
+    for (at, keeps) in (0..).zip(keeps) {
+        let state = StageState::Ready { keeps, row_width: 8, weight_bytes: 1, kv_bytes: 1 };
+        line.handle_state(StageIndex(at), generation, state, now);
+    }
+    line.handle_work_link(generation, now);
+    let up = actions(line).into_iter().find_map(|action| match action {
+        Action::Up { lost_by, .. } => Some(lost_by),
+        _ => None,
+    });
+    up.expect("the line is up")
+}
+
+#[test]
+fn all_stages_behind_the_last_that_lost_something_hold_what_the_line_held() {
+    let mut line = roster(3, false);
+    link_all(&mut line, 3);
+    assert_eq!(asked_for(&mut line), [None; 3], "nothing was ever up");
+    assert_eq!(formed(&mut line, [false; 3], ms(2)), None);
+    let cases = [
+        ([true, true, true], Some(0)),
+        ([false, true, true], Some(1)),
+        ([true, false, true], Some(2)),
+        ([true, true, false], Some(3)),
+        ([false, false, false], None),
+    ];
+    for (turn, (keeps, lost_by)) in (2..).zip(cases) {
+        let last = line.generation();
+        line.handle_lost(PeerIndex(1), "cut".into(), ms(50));
+        line.handle_linked(PeerIndex(1), node(1), turn, false, ms(90));
+        assert_eq!(asked_for(&mut line), [Some(last); 3]);
+        // One that never comes up changes nothing of what was held before it.
+        line.handle_lost(PeerIndex(2), "cut".into(), ms(91));
+        line.handle_linked(PeerIndex(2), node(2), turn, false, ms(92));
+        assert_eq!(asked_for(&mut line), [Some(last); 3]);
+        assert_eq!(formed(&mut line, keeps, ms(95)), lost_by, "{keeps:?}");
+    }
+}
+
+#[test]
+fn what_stages_hold_of_a_line_that_was_given_up_is_not_relied_on() {
+    let given_up: [fn(&mut Roster); 2] = [
+        |line| line.handle_silence(Duration::from_secs(45), ms(50)),
+        |line| line.handle_disorder(StageIndex(1), "a frame came twice", ms(50)),
+    ];
+    for give_up in given_up {
+        let mut line = roster(3, false);
+        bring_up(&mut line, 3);
+        give_up(&mut line);
+        assert!(!line.is_up());
+        let until = line.next_deadline().expect("it is formed again");
+        line.handle_timeout(until);
+        assert_eq!(asked_for(&mut line), [None; 3]);
+    }
+}
+
 #[test]
 fn a_lost_stage_ends_the_generation_and_its_return_forms_the_next() {
     let mut line = roster(2, false);
